@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+# Helpers so that a room's CMakeLists.txt is a list of files and what it may see.
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+add_library(mycroft_flags INTERFACE)
+target_compile_options(mycroft_flags INTERFACE -Wall -Wextra -Wno-missing-field-initializers)
+if(MYCROFT_WERROR)
+  target_compile_options(mycroft_flags INTERFACE -Werror)
+endif()
+if(MYCROFT_SANITIZE)
+  target_compile_options(mycroft_flags INTERFACE -fsanitize=${MYCROFT_SANITIZE} -fno-omit-frame-pointer)
+  target_link_options(mycroft_flags INTERFACE -fsanitize=${MYCROFT_SANITIZE})
+endif()
+target_include_directories(mycroft_flags INTERFACE ${PROJECT_SOURCE_DIR})
+target_compile_definitions(mycroft_flags INTERFACE MYCROFT_VERSION="${PROJECT_VERSION}")
+
+# mycroft_library(NAME SRCS a.cc b.cc DEPS x y)
+function(mycroft_library name)
+  cmake_parse_arguments(A "" "" "SRCS;DEPS" ${ARGN})
+  add_library(${name} STATIC ${A_SRCS})
+  target_link_libraries(${name} PUBLIC mycroft_flags ${A_DEPS})
+endfunction()
+
+# mycroft_test(NAME SRCS a_test.cc DEPS x LABELS y): one ctest entry named NAME.
+function(mycroft_test name)
+  if(NOT MYCROFT_TESTS)
+    return()
+  endif()
+  cmake_parse_arguments(A "" "TIMEOUT" "SRCS;DEPS;LABELS;ARGS;ENV" ${ARGN})
+  add_executable(${name} ${A_SRCS})
+  target_link_libraries(${name} PRIVATE mycroft_flags ${A_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name} ${A_ARGS})
+  if(NOT A_TIMEOUT)
+    set(A_TIMEOUT 300)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}" ENVIRONMENT "${A_ENV}")
+endfunction()

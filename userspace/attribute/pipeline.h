@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Snapshots in, verdicts out: align, model, detect and attribute in one object.
+// The same object serves the live agent and a replay; its result depends on the
+// snapshots alone (no clock is read, nothing is random).
+//
+// Not thread-safe. Bounded memory: history per communicator is capped.
+#ifndef MYCROFT_USERSPACE_ATTRIBUTE_PIPELINE_H_
+#define MYCROFT_USERSPACE_ATTRIBUTE_PIPELINE_H_
+
+#include <memory>
+#include <vector>
+
+#include "userspace/attribute/incident.h"
+#include "userspace/decode/snapshot.h"
+#include "userspace/model/view.h"
+
+namespace mycroft {
+
+struct PipelineOptions {
+  uint64_t stuck_min_ns = 1'000'000'000;  // design section 4: max(1 s, k x usual gap)
+  double slow_factor = 2.0;               // interval or duration against baseline
+};
+
+class Pipeline {
+ public:
+  explicit Pipeline(const PipelineOptions& options = {});
+  ~Pipeline();
+  Pipeline(Pipeline&&) noexcept;
+  Pipeline& operator=(Pipeline&&) noexcept;
+
+  // One tick of one host. Snapshots of one host must come in order of time;
+  // hosts may be interleaved. Malformed values are ignored and counted.
+  void Feed(const Snapshot& snapshot);
+
+  // No more snapshots will come: settle what is pending.
+  void Finish();
+
+  // All incidents so far, open ones included, by id.
+  const std::vector<Incident>& incidents() const;
+  // Everything that limits what the verdicts rest on, now.
+  std::vector<BlindSpot> BlindSpots() const;
+  // Ranks, operations and flows as of the last snapshot.
+  JobView View() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace mycroft
+
+#endif  // MYCROFT_USERSPACE_ATTRIBUTE_PIPELINE_H_
