@@ -228,7 +228,7 @@ struct mc_board_op {
 	uint8_t flags;	  /* enum mc_op_flags */
 	uint8_t pad0;
 	uint8_t pad1[32];
-	/* Lines 2-3: written by the progress thread. */
+	/* Lines 2-4: written by the progress thread. */
 	uint32_t proxy_seq;
 	uint16_t proxy_started; /* NET proxy operations appended */
 	uint16_t proxy_progress; /* of these, reached InProgress */
@@ -244,7 +244,18 @@ struct mc_board_op {
 	uint64_t steps_total; /* of all appended proxy operations */
 	uint64_t steps_done;
 	uint8_t pad4[8];
-	/* Line 4: written by the thread that delivers KernelCh events. */
+	/* Line 4: sums over the steps, modulo 2^64, same writer and sequence word as
+	 * lines 2-3. (recv_data_sum - send_posted_sum) / steps is the mean time from
+	 * "handed to the NIC" at the sender to "data received" at the receiver; with
+	 * recv_posted_sum it bounds the transit time of an edge. */
+	uint32_t send_steps;	     /* steps in send_posted_sum_ns and send_done_sum_ns */
+	uint32_t recv_steps;	     /* steps in recv_posted_sum_ns and recv_data_sum_ns */
+	uint64_t send_posted_sum_ns; /* send: SendWait (9), added when the step stops */
+	uint64_t send_done_sum_ns;   /* send: stop */
+	uint64_t recv_posted_sum_ns; /* recv: RecvWait (10), added at RecvFlushWait */
+	uint64_t recv_data_sum_ns;   /* recv: RecvFlushWait (11) */
+	uint8_t pad6[24];
+	/* Line 5: written by the thread that delivers KernelCh events. */
 	uint32_t kernel_seq;
 	uint16_t kernel_started; /* channels */
 	uint16_t kernel_stopped;
@@ -322,11 +333,11 @@ MC_ASSERT_LAYOUT(mc_board_table, 16);
 MC_ASSERT_LAYOUT(mc_board_header, 576);
 MC_ASSERT_LAYOUT(mc_board_comm, 256);
 MC_ASSERT_LAYOUT(mc_board_thread, 64);
-MC_ASSERT_LAYOUT(mc_board_op, 320);
+MC_ASSERT_LAYOUT(mc_board_op, 384);
 MC_ASSERT_LAYOUT(mc_board_flow, 192);
 static_assert(offsetof(mc_board_header, requested_level) % 64 == 0);
 static_assert(offsetof(mc_board_op, proxy_seq) == 128);
-static_assert(offsetof(mc_board_op, kernel_seq) == 256);
+static_assert(offsetof(mc_board_op, kernel_seq) == 320);
 #endif
 
 #endif /* MYCROFT_BPF_ABI_BOARD_H_ */

@@ -81,6 +81,12 @@ struct OpSample {
   uint64_t bytes_received = 0;
   uint64_t steps_total = 0;
   uint64_t steps_done = 0;
+  uint32_t send_steps = 0;
+  uint32_t recv_steps = 0;
+  uint64_t send_posted_sum_ns = 0;  // sums over steps, modulo 2^64
+  uint64_t send_done_sum_ns = 0;
+  uint64_t recv_posted_sum_ns = 0;
+  uint64_t recv_data_sum_ns = 0;
   uint16_t kernel_started = 0;
   uint16_t kernel_stopped = 0;
   uint64_t kernel_gpu_start = 0;  // GPU clock
