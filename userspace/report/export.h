@@ -24,10 +24,10 @@ enum class ExportFormat { kPerfetto, kChrome, kFolded, kSpeedscope, kHtml };
 std::optional<ExportFormat> ParseExportFormat(const std::string& name);
 
 struct ExportOptions {
-  uint64_t since_ns = 0;                  // recording's clock; slices are cut to the window
+  uint64_t since_ns = 0;  // recording's clock; slices are cut to the window
   uint64_t until_ns = UINT64_MAX;
-  uint64_t max_bytes = 0;                 // 0: no limit; else ends cleanly and says so
-  std::function<void(double)> progress;   // 0..1; may be empty
+  uint64_t max_bytes = 0;                // 0: no limit; else ends cleanly and says so
+  std::function<void(double)> progress;  // 0..1; may be empty
 };
 
 // Reads the source to its end and writes to `out`. Memory grows with the number
