@@ -1,0 +1,526 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "userspace/decode/live_source.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/utsname.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+#include "userspace/decode/board_decode.h"
+#include "userspace/source/board_map.h"
+#include "userspace/source/proc.h"
+
+namespace mycroft {
+namespace {
+
+constexpr uint64_t kMs = 1'000'000;
+constexpr uint64_t kSecond = 1000 * kMs;
+// A line that has not moved for so long while its operation is in flight stands still.
+constexpr uint64_t kStillNs = 300 * kMs;
+// A line that changes at every tick is sampled this often.
+constexpr uint64_t kRepeatNs = kSecond;
+// An operation is forgotten when it was complete and unchanged for so long ...
+constexpr uint64_t kSettledNs = kSecond;
+// ... or gave no sign of life at all (operations without any observable progress).
+constexpr uint64_t kSilentNs = 30 * kSecond;
+constexpr uint32_t kMaxOpsPerTick = 65536;
+constexpr uint64_t kMaxRescanNs = 10 * kSecond;
+constexpr size_t kMaxProcesses = 256;
+
+uint64_t ReadClock(clockid_t id) {
+  timespec t{};
+  clock_gettime(id, &t);
+  return uint64_t(t.tv_sec) * kSecond + t.tv_nsec;
+}
+
+std::string Trim(std::string text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
+  return text;
+}
+
+struct WatchedOp {
+  BoardMap::OpSeq seq;
+  bool read = false;         // `current` holds something
+  bool emitted_complete = false;
+  uint64_t first_seen_ns = 0;
+  uint64_t changed_ns = 0;   // tick at which the words last changed
+  uint64_t emitted_ns = 0;   // 0: never
+  uint64_t emitted_change_ns = 0;
+};
+
+struct WatchedFlow {
+  uint32_t seq = 0;
+  bool used = false;
+  uint64_t emitted_ns = 0;
+  uint32_t emitted_seq = 0;
+};
+
+bool Complete(const OpSample& op) {
+  if (op.stop_ns == 0) return false;
+  if (op.proxy_started == 0 && op.kernel_started == 0) return false;
+  return op.proxy_done >= op.proxy_started && op.kernel_stopped >= op.kernel_started;
+}
+
+struct Tracked {
+  explicit Tracked(BoardMap map) : board(std::move(map)) {}
+  ProcessKey key;
+  BoardMap board;
+  std::string name;
+  std::string container;
+  bool announced = false;
+  uint64_t next_op = 1;
+  std::map<uint64_t, WatchedOp> ops;
+  std::vector<WatchedFlow> flows;
+  std::vector<CommSample> comms;  // as last emitted, by index
+  std::map<uint32_t, uint32_t> outer_tid;  // of the agent's namespace, by inner tid
+  ProcessSample last;  // header fields as last emitted
+  uint64_t torn = 0;
+  uint64_t next_host_ns = 0;
+  bool still = false;
+};
+
+struct Candidate {
+  uint64_t next_scan_ns = 0;
+  uint64_t wait_ns = 0;
+  bool nccl_without_board = false;
+};
+
+class LiveSourceImpl final : public LiveSource {
+ public:
+  LiveSourceImpl(const LiveOptions& options, int event_fd)
+      : options_(options), event_fd_(event_fd) {
+    utsname names{};
+    uname(&names);
+    host_ = names.nodename;
+    host_id_ = Trim(ReadSmallFile("/etc/machine-id", 64).value_or("")) + "/" +
+               Trim(ReadSmallFile("/proc/sys/kernel/random/boot_id", 64).value_or(""));
+  }
+  ~LiveSourceImpl() override { close(event_fd_); }
+
+  absl::StatusOr<std::optional<Snapshot>> Next() override {
+    if (!options_.now_ns) {
+      if (!SleepUntilTick()) return std::optional<Snapshot>();
+    }
+    uint64_t now = options_.now_ns ? options_.now_ns() : ReadClock(CLOCK_MONOTONIC);
+    if (now >= next_scan_ns_) {
+      Scan(now);
+      next_scan_ns_ = now + options_.scan_interval_ns;
+    }
+    Snapshot snapshot;
+    snapshot.host = host_;
+    snapshot.host_id = host_id_;
+    snapshot.t_ns = now;
+    snapshot.wall_ns = options_.wall_ns ? options_.wall_ns() : ReadClock(CLOCK_REALTIME);
+    snapshot.interval_ns = options_.interval_ns;
+    for (auto it = tracked_.begin(); it != tracked_.end();) {
+      auto stat = ReadProcStat(options_.proc_root, it->first.pid);
+      bool gone = !stat || stat->start_time != it->first.start_time || stat->state == 'Z' ||
+                  stat->state == 'X';
+      ProcessSample sample;
+      bool changed = SampleProcess(*it->second, now, gone, &sample);
+      if (gone) {
+        sample.status = ProcessStatus::kExited;
+        changed = true;
+      }
+      if (changed) snapshot.processes.push_back(std::move(sample));
+      it = gone ? tracked_.erase(it) : std::next(it);
+    }
+    std::vector<BlindSpot> blind = BlindSpots();
+    if (blind != blind_ || first_) {
+      snapshot.blind_spots = blind;
+      snapshot.blind_spots_changed = true;
+      blind_ = std::move(blind);
+    }
+    first_ = false;
+    return std::optional<Snapshot>(std::move(snapshot));
+  }
+
+  void Interrupt() override {
+    interrupted_.store(true);
+    uint64_t one = 1;
+    [[maybe_unused]] ssize_t n = write(event_fd_, &one, sizeof(one));
+  }
+
+  size_t process_count() const override { return tracked_.size(); }
+
+  void RequestLevel(mc_level level) override {
+    for (auto& [key, process] : tracked_) {
+      if (!process->board.RequestLevel(level)) level_denied_ = true;
+    }
+    requested_level_ = level;
+  }
+
+  bool saw_process_without_plugin() const override {
+    for (const auto& [key, candidate] : candidates_) {
+      if (candidate.nccl_without_board) return true;
+    }
+    return false;
+  }
+
+ private:
+  // False when interrupted.
+  bool SleepUntilTick() {
+    uint64_t now = ReadClock(CLOCK_MONOTONIC);
+    if (next_tick_ns_ == 0 || now > next_tick_ns_ + 10 * options_.interval_ns) next_tick_ns_ = now;
+    while (!interrupted_.load()) {
+      now = ReadClock(CLOCK_MONOTONIC);
+      if (now >= next_tick_ns_) {
+        next_tick_ns_ += options_.interval_ns;
+        return true;
+      }
+      uint64_t left = next_tick_ns_ - now;
+      timespec timeout{static_cast<time_t>(left / kSecond), static_cast<long>(left % kSecond)};
+      pollfd wait{event_fd_, POLLIN, 0};
+      ppoll(&wait, 1, &timeout, nullptr);
+    }
+    return false;
+  }
+
+  bool Wanted(uint32_t pid) const {
+    if (options_.pids.empty()) return true;
+    for (int depth = 0; depth < 32 && pid > 1; ++depth) {
+      if (options_.pids.count(pid) != 0) return true;
+      auto stat = ReadProcStat(options_.proc_root, pid);
+      if (!stat) return false;
+      pid = stat->parent;
+    }
+    return false;
+  }
+
+  void Scan(uint64_t now) {
+    std::map<ProcessKey, Candidate> kept;
+    bool denied = false;
+    for (uint32_t pid : ListNumericEntries(options_.proc_root)) {
+      auto stat = ReadProcStat(options_.proc_root, pid);
+      if (!stat || stat->state == 'Z' || stat->parent == 2 || pid == 2) continue;
+      ProcessKey key{pid, stat->start_time};
+      if (tracked_.count(key) != 0) continue;
+      Candidate candidate;
+      if (auto known = candidates_.find(key); known != candidates_.end()) candidate = known->second;
+      if (now >= candidate.next_scan_ns) {
+        candidate.wait_ns = std::min(
+            std::max(options_.scan_interval_ns, candidate.wait_ns * 3 / 2), kMaxRescanNs);
+        candidate.next_scan_ns = now + candidate.wait_ns;
+        if (Wanted(pid) && TryOpen(key, *stat, &denied)) continue;
+        candidate.nccl_without_board =
+            Wanted(pid) && (MapsContain(options_.proc_root, pid, "libnccl.so"));
+      }
+      kept[key] = candidate;
+    }
+    candidates_ = std::move(kept);
+    denied_ = denied;
+    for (auto it = unusable_.begin(); it != unusable_.end();) {
+      it = ReadProcStat(options_.proc_root, it->first.pid) ? std::next(it) : unusable_.erase(it);
+    }
+  }
+
+  bool TryOpen(const ProcessKey& key, const ProcStat& stat, bool* denied) {
+    for (const std::string& path :
+         FindMemfds(options_.proc_root, key.pid, MC_BOARD_MEMFD_NAME, denied)) {
+      auto map = BoardMap::Open(path);
+      if (!map.ok()) {
+        unusable_[key] = std::string(map.status().message());
+        continue;
+      }
+      // A forked child inherits the descriptor of its parent's board.
+      auto inner = ReadInnerPid(options_.proc_root + "/" + std::to_string(key.pid) + "/status");
+      if (inner && *inner != map->Header().pid) continue;
+      if (tracked_.size() >= kMaxProcesses) {
+        unusable_[key] = "more than " + std::to_string(kMaxProcesses) + " processes with a board";
+        return false;
+      }
+      auto process = std::make_unique<Tracked>(*std::move(map));
+      process->key = key;
+      process->name = PrintableName(stat.name);
+      process->container = ContainerId(
+          ReadSmallFile(options_.proc_root + "/" + std::to_string(key.pid) + "/cgroup").value_or(""));
+      if (requested_level_ != MC_LEVEL_UNSET && !process->board.RequestLevel(requested_level_)) {
+        level_denied_ = true;
+      }
+      unusable_.erase(key);
+      tracked_[key] = std::move(process);
+      return true;
+    }
+    return false;
+  }
+
+  bool SampleProcess(Tracked& process, uint64_t now, bool gone, ProcessSample* out) {
+    mc_board_header header = process.board.Header();
+    out->key = process.key;
+    out->profiler_api = header.profiler_api;
+    out->level = header.level;
+    out->last_callback_ns = header.last_callback_ns;
+    for (int i = 0; i < MC_LOSS_COUNT; ++i) out->lost[i] = header.lost[i];
+    bool changed = !process.announced || out->level != process.last.level ||
+                   out->lost != process.last.lost ||
+                   out->profiler_api != process.last.profiler_api;
+    if (!process.announced) {
+      out->name = process.name;
+      out->container = process.container;
+      process.announced = true;
+    }
+    SampleComms(process, header, out);
+    process.still = false;
+    SampleOps(process, header, now, gone, out);
+    SampleFlows(process, header, now, gone, out);
+    if (options_.host_samples && !gone && (now >= process.next_host_ns || process.still)) {
+      out->host = SampleHost(process, header);
+      process.next_host_ns = now + kSecond;
+    }
+    out->torn_reads = process.torn;
+    process.last.level = out->level;
+    process.last.lost = out->lost;
+    process.last.profiler_api = out->profiler_api;
+    return changed || !out->comms.empty() || !out->ops.empty() || !out->flows.empty() ||
+           out->host.has_value();
+  }
+
+  void SampleComms(Tracked& process, const mc_board_header& header, ProcessSample* out) {
+    uint32_t used = std::min(header.comms_used, process.board.comm_capacity());
+    if (process.comms.size() < used) process.comms.resize(used);
+    for (uint32_t i = 0; i < used; ++i) {
+      mc_board_comm line{};
+      if (!process.board.ReadComm(i, &line)) {
+        ++process.torn;
+        continue;
+      }
+      CommSample sample = DecodeComm(i, line);
+      if (sample.state == MC_COMM_FREE) continue;
+      // The call counters move all the time: they alone are no reason to emit.
+      CommSample compare = sample;
+      const CommSample& old = process.comms[i];
+      compare.coll_count = old.coll_count;
+      compare.p2p_count = old.p2p_count;
+      compare.api_enter_ns = old.api_enter_ns;
+      compare.api_leave_ns = old.api_leave_ns;
+      compare.in_api = old.in_api;
+      if (compare == old) continue;
+      process.comms[i] = sample;
+      out->comms.push_back(std::move(sample));
+    }
+  }
+
+  void SampleOps(Tracked& process, const mc_board_header& header, uint64_t now, bool gone,
+                 ProcessSample* out) {
+    uint64_t end = header.next_op_id;
+    uint64_t capacity = process.board.op_capacity();
+    if (end > process.next_op) {
+      uint64_t begin = process.next_op;
+      uint64_t most = std::min<uint64_t>(capacity, kMaxOpsPerTick);
+      if (end - begin > most) begin = end - most;
+      for (uint64_t id = begin; id < end; ++id) process.ops[id].first_seen_ns = now;
+      process.next_op = end;
+    }
+    for (auto it = process.ops.begin(); it != process.ops.end();) {
+      uint64_t id = it->first;
+      WatchedOp& watched = it->second;
+      if (process.next_op - id > capacity) {  // its slot was given away
+        it = process.ops.erase(it);
+        continue;
+      }
+      BoardMap::OpSeq seq = process.board.ReadOpSeq(id);
+      bool moved = !(watched.read && seq == watched.seq);
+      if (moved) watched.changed_ns = now;
+      bool still = !moved && now - watched.changed_ns >= kStillNs;
+      bool pending = watched.emitted_ns == 0 || watched.emitted_change_ns != watched.changed_ns;
+      bool emit = false;
+      OpSample sample;
+      if (moved || (pending && (still || gone))) {
+        mc_board_op line{};
+        if (!process.board.ReadOp(id, &line)) {
+          ++process.torn;
+          ++it;
+          continue;
+        }
+        if (line.id != id) {  // not written yet, or overwritten
+          bool lost = line.id > id || now - watched.first_seen_ns > kSecond;
+          it = lost ? process.ops.erase(it) : std::next(it);
+          continue;
+        }
+        watched.seq = seq;
+        watched.read = true;
+        sample = DecodeOp(line);
+        bool complete = Complete(sample);
+        emit = watched.emitted_ns == 0 || (complete && !watched.emitted_complete) || still || gone ||
+               now - watched.emitted_ns >= kRepeatNs;
+        watched.emitted_complete = complete;
+      }
+      if (emit) {
+        watched.emitted_ns = now;
+        watched.emitted_change_ns = watched.changed_ns;
+        out->ops.push_back(std::move(sample));
+      }
+      if (!watched.emitted_complete && still) process.still = true;
+      uint64_t quiet = now - watched.changed_ns;
+      bool forget = watched.read && watched.emitted_change_ns == watched.changed_ns &&
+                    ((watched.emitted_complete && quiet >= kSettledNs));
+      if (watched.read && !watched.emitted_complete && quiet >= kSilentNs &&
+          watched.seq.proxy == 0 && watched.seq.kernel == 0) {
+        forget = true;
+      }
+      it = forget ? process.ops.erase(it) : std::next(it);
+    }
+  }
+
+  void SampleFlows(Tracked& process, const mc_board_header& header, uint64_t now, bool gone,
+                   ProcessSample* out) {
+    uint32_t used = std::min(header.flows_used, process.board.flow_capacity());
+    if (process.flows.size() < used) process.flows.resize(used);
+    for (uint32_t i = 0; i < used; ++i) {
+      WatchedFlow& watched = process.flows[i];
+      uint32_t seq = process.board.FlowSeq(i);
+      if (watched.used && seq == watched.emitted_seq) continue;
+      mc_board_flow line{};
+      if (!process.board.ReadFlow(i, &line)) {
+        ++process.torn;
+        continue;
+      }
+      FlowSample sample = DecodeFlow(i, line);
+      bool still = sample.open_ops > 0 && sample.moved_ns + kStillNs <= now;
+      if (still) process.still = true;
+      if (watched.used && !still && !gone && now - watched.emitted_ns < kRepeatNs) continue;
+      watched.used = true;
+      watched.emitted_ns = now;
+      watched.emitted_seq = line.seq;
+      out->flows.push_back(std::move(sample));
+    }
+  }
+
+  HostSample SampleHost(Tracked& process, const mc_board_header& header) {
+    HostSample host;
+    std::string base = options_.proc_root + "/" + std::to_string(process.key.pid);
+    if (auto stat = ReadProcStat(options_.proc_root, process.key.pid)) {
+      host.state = stat->state;
+      host.major_faults = stat->major_faults;
+    }
+    uint32_t used = std::min(header.threads_used, process.board.thread_capacity());
+    bool resolve = false;
+    std::vector<mc_board_thread> lines;
+    for (uint32_t i = 0; i < used; ++i) {
+      mc_board_thread line{};
+      if (!process.board.ReadThread(i, &line) || line.tid == 0) continue;
+      lines.push_back(line);
+      if (process.outer_tid.count(line.tid) == 0) resolve = true;
+    }
+    if (resolve) {
+      for (uint32_t tid : ListNumericEntries(base + "/task")) {
+        auto inner = ReadInnerPid(base + "/task/" + std::to_string(tid) + "/status");
+        if (inner) process.outer_tid[*inner] = tid;
+      }
+    }
+    std::vector<std::string> folders;
+    for (const mc_board_thread& line : lines) {
+      auto outer = process.outer_tid.find(line.tid);
+      if (outer == process.outer_tid.end()) continue;
+      std::string task = base + "/task/" + std::to_string(outer->second);
+      ThreadSample thread;
+      thread.tid = outer->second;
+      thread.roles = line.roles & (MC_THREAD_LAUNCH | MC_THREAD_PROGRESS);
+      if (auto text = ReadSmallFile(task + "/stat", 4096)) {
+        if (auto stat = ParseProcStat(*text)) thread.state = stat->state;
+      } else {
+        continue;  // the thread has ended
+      }
+      if (auto text = ReadSmallFile(task + "/schedstat", 256)) {
+        if (auto sched = ParseSchedstat(*text)) {
+          thread.run_ns = sched->run_ns;
+          thread.runq_wait_ns = sched->runq_wait_ns;
+        }
+      }
+      if (auto text = ReadSmallFile(task + "/wchan", 64); text && *text != "0") {
+        thread.wchan = PrintableName(*text);
+      }
+      if (auto text = ReadSmallFile(task + "/cgroup", 8192)) {
+        for (std::string& folder : CpuCgroupFolders(*text)) {
+          if (std::find(folders.begin(), folders.end(), folder) == folders.end()) {
+            folders.push_back(std::move(folder));
+          }
+        }
+      }
+      host.threads.push_back(std::move(thread));
+    }
+    // Threads may sit in different groups (v1): the sum over the groups.
+    for (const std::string& folder : folders) {
+      auto text = ReadSmallFile(folder + "/cpu.stat", 4096);
+      auto stat = text ? ParseCpuStat(*text) : std::nullopt;
+      if (!stat) continue;
+      host.throttled_ns += stat->throttled_ns;
+      host.throttled_periods += stat->throttled_periods;
+    }
+    return host;
+  }
+
+  std::vector<BlindSpot> BlindSpots() const {
+    std::vector<BlindSpot> blind;
+    std::string without;
+    size_t count = 0;
+    for (const auto& [key, candidate] : candidates_) {
+      if (!candidate.nccl_without_board) continue;
+      if (++count <= 8) without += (without.empty() ? "" : ", ") + std::to_string(key.pid);
+    }
+    if (count > 0) {
+      blind.push_back({std::to_string(count) + " process(es) use NCCL without the plugin: pid " +
+                           without + (count > 8 ? ", ..." : ""),
+                       "their operations and flows are not visible",
+                       "start them with `mycroft run -- CMD`"});
+    }
+    for (const auto& [key, problem] : unusable_) {
+      blind.push_back({"pid " + std::to_string(key.pid) + ": " + problem,
+                       "this process is not visible", "use the plugin and the agent of one release"});
+      if (blind.size() > 16) break;
+    }
+    if (denied_) {
+      blind.push_back({"some processes of other users cannot be read in /proc",
+                       "boards of these processes are not found",
+                       "run as root, or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"});
+    }
+    if (level_denied_) {
+      blind.push_back({"a board cannot be opened for writing",
+                       "the level of detail of that process cannot be changed", ""});
+    }
+    return blind;
+  }
+
+  LiveOptions options_;
+  int event_fd_;
+  std::atomic<bool> interrupted_{false};
+  std::string host_, host_id_;
+  uint64_t next_tick_ns_ = 0;
+  uint64_t next_scan_ns_ = 0;
+  std::map<ProcessKey, std::unique_ptr<Tracked>> tracked_;
+  std::map<ProcessKey, Candidate> candidates_;
+  std::map<ProcessKey, std::string> unusable_;
+  std::vector<BlindSpot> blind_;
+  bool first_ = true;
+  bool denied_ = false;
+  bool level_denied_ = false;
+  mc_level requested_level_ = MC_LEVEL_UNSET;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<LiveSource>> LiveSource::Create(const LiveOptions& options) {
+  if (options.interval_ns < 10 * kMs || options.interval_ns > kSecond) {
+    return absl::InvalidArgumentError("sampling interval must be 10 ms to 1 s, got " +
+                                      std::to_string(options.interval_ns / kMs) + " ms");
+  }
+  if (ListNumericEntries(options.proc_root).empty()) {
+    return absl::PermissionDeniedError("cannot list processes in " + options.proc_root +
+                                       ": is it mounted and readable?");
+  }
+  int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (fd < 0) {
+    return absl::ResourceExhaustedError(std::string("eventfd: ") + std::strerror(errno));
+  }
+  return std::unique_ptr<LiveSource>(std::make_unique<LiveSourceImpl>(options, fd));
+}
+
+}  // namespace mycroft

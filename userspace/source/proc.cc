@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "userspace/source/proc.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <charconv>
+#include <set>
+#include <sstream>
+
+namespace mycroft {
+namespace {
+
+std::optional<uint64_t> ParseU64(const std::string& text, int base = 10) {
+  uint64_t value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
+  return value;
+}
+
+std::vector<std::string> Words(const std::string& text) {
+  std::vector<std::string> words;
+  std::istringstream in(text);
+  for (std::string word; in >> word;) words.push_back(word);
+  return words;
+}
+
+}  // namespace
+
+std::optional<std::string> ReadSmallFile(const std::string& path, size_t max_bytes) {
+  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return std::nullopt;
+  std::string text;
+  char buffer[4096];
+  while (text.size() < max_bytes) {
+    ssize_t n = read(fd, buffer, std::min(sizeof(buffer), max_bytes - text.size()));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      close(fd);
+      return std::nullopt;
+    }
+    if (n == 0) break;
+    text.append(buffer, n);
+  }
+  close(fd);
+  return text;
+}
+
+std::vector<uint32_t> ListNumericEntries(const std::string& folder) {
+  std::vector<uint32_t> numbers;
+  DIR* dir = opendir(folder.c_str());
+  if (dir == nullptr) return numbers;
+  while (dirent* entry = readdir(dir)) {
+    if (auto value = ParseU64(entry->d_name); value && *value <= UINT32_MAX) {
+      numbers.push_back(static_cast<uint32_t>(*value));
+    }
+  }
+  closedir(dir);
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+std::optional<ProcStat> ParseProcStat(const std::string& text) {
+  // "pid (name) S ppid ...": the name may contain spaces and parentheses.
+  size_t open_paren = text.find('(');
+  size_t close_paren = text.rfind(')');
+  if (open_paren == std::string::npos || close_paren == std::string::npos ||
+      close_paren < open_paren) {
+    return std::nullopt;
+  }
+  std::vector<std::string> fields = Words(text.substr(close_paren + 1));
+  // fields[0] is field 3 of proc(5); start time is field 22.
+  if (fields.size() < 20 || fields[0].size() != 1) return std::nullopt;
+  auto parent = ParseU64(fields[1]);
+  auto major = ParseU64(fields[9]);
+  auto start = ParseU64(fields[19]);
+  if (!parent || !major || !start) return std::nullopt;
+  ProcStat stat;
+  stat.name = text.substr(open_paren + 1, close_paren - open_paren - 1);
+  stat.state = fields[0][0];
+  stat.parent = static_cast<uint32_t>(*parent);
+  stat.major_faults = *major;
+  stat.start_time = *start;
+  return stat;
+}
+
+std::optional<ProcStat> ReadProcStat(const std::string& root, uint32_t pid) {
+  auto text = ReadSmallFile(root + "/" + std::to_string(pid) + "/stat", 4096);
+  return text ? ParseProcStat(*text) : std::nullopt;
+}
+
+std::optional<uint32_t> ReadInnerPid(const std::string& status_path) {
+  auto text = ReadSmallFile(status_path, 8192);
+  if (!text) return std::nullopt;
+  size_t at = text->find("\nNSpid:");
+  if (at == std::string::npos) return std::nullopt;
+  size_t end = text->find('\n', at + 1);
+  std::vector<std::string> words = Words(text->substr(at + 7, end - at - 7));
+  if (words.empty()) return std::nullopt;
+  auto value = ParseU64(words.back());
+  if (!value) return std::nullopt;
+  return static_cast<uint32_t>(*value);
+}
+
+std::optional<Schedstat> ParseSchedstat(const std::string& text) {
+  std::vector<std::string> words = Words(text);
+  if (words.size() < 2) return std::nullopt;
+  auto run = ParseU64(words[0]);
+  auto wait = ParseU64(words[1]);
+  if (!run || !wait) return std::nullopt;
+  return Schedstat{*run, *wait};
+}
+
+std::vector<std::string> CpuCgroupFolders(const std::string& cgroup_text,
+                                          const std::string& cgroup_root) {
+  std::vector<std::string> folders;
+  std::istringstream in(cgroup_text);
+  for (std::string line; std::getline(in, line);) {
+    size_t first = line.find(':');
+    size_t second = line.find(':', first == std::string::npos ? first : first + 1);
+    if (second == std::string::npos) continue;
+    std::string controllers = line.substr(first + 1, second - first - 1);
+    std::string path = line.substr(second + 1);
+    if (path.find("..") != std::string::npos) continue;
+    if (controllers.empty()) {
+      folders.push_back(cgroup_root + path);
+      folders.push_back(cgroup_root + "/unified" + path);
+    } else if (("," + controllers + ",").find(",cpu,") != std::string::npos) {
+      folders.push_back(cgroup_root + "/cpu" + path);
+      folders.push_back(cgroup_root + "/" + controllers + path);
+    }
+  }
+  return folders;
+}
+
+std::optional<CpuStat> ParseCpuStat(const std::string& text) {
+  CpuStat stat;
+  bool found = false;
+  std::istringstream in(text);
+  std::string key, value;
+  while (in >> key >> value) {
+    auto number = ParseU64(value);
+    if (!number) return std::nullopt;
+    if (key == "nr_throttled") {
+      stat.throttled_periods = *number;
+      found = true;
+    } else if (key == "throttled_usec") {  // v2
+      stat.throttled_ns = *number * 1000;
+    } else if (key == "throttled_time") {  // v1
+      stat.throttled_ns = *number;
+    }
+  }
+  if (!found) return std::nullopt;
+  return stat;
+}
+
+std::string ContainerId(const std::string& cgroup_text) {
+  size_t run = 0;
+  for (size_t i = 0; i <= cgroup_text.size(); ++i) {
+    bool hex = i < cgroup_text.size() && std::isxdigit(static_cast<unsigned char>(cgroup_text[i]));
+    if (hex) {
+      ++run;
+      continue;
+    }
+    if (run == 64) return cgroup_text.substr(i - 64, 64);
+    run = 0;
+  }
+  return "";
+}
+
+std::vector<std::string> FindMemfds(const std::string& root, uint32_t pid,
+                                    const std::string& memfd_name, bool* denied) {
+  std::vector<std::string> found;
+  std::string folder = root + "/" + std::to_string(pid) + "/fd";
+  DIR* dir = opendir(folder.c_str());
+  if (dir == nullptr) {
+    if (denied != nullptr && (errno == EACCES || errno == EPERM)) *denied = true;
+    return found;
+  }
+  std::string wanted = "/memfd:" + memfd_name;
+  while (dirent* entry = readdir(dir)) {
+    char target[256];
+    std::string path = folder + "/" + entry->d_name;
+    ssize_t n = readlink(path.c_str(), target, sizeof(target));
+    if (n <= 0) continue;
+    std::string text(target, n);
+    if (text == wanted || text == wanted + " (deleted)") found.push_back(path);
+  }
+  closedir(dir);
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+bool MapsContain(const std::string& root, uint32_t pid, const std::string& needle) {
+  auto text = ReadSmallFile(root + "/" + std::to_string(pid) + "/maps", 8u << 20);
+  return text && text->find(needle) != std::string::npos;
+}
+
+std::vector<TcpSocket> ReadTcpSockets(const std::string& root, uint32_t pid) {
+  std::vector<TcpSocket> sockets;
+  std::string base = root + "/" + std::to_string(pid);
+  std::set<uint64_t> inodes;
+  std::string folder = base + "/fd";
+  DIR* dir = opendir(folder.c_str());
+  if (dir == nullptr) return sockets;
+  while (dirent* entry = readdir(dir)) {
+    char target[64];
+    ssize_t n = readlink((folder + "/" + entry->d_name).c_str(), target, sizeof(target));
+    if (n <= 9) continue;
+    std::string text(target, n);
+    if (text.rfind("socket:[", 0) == 0 && text.back() == ']') {
+      if (auto inode = ParseU64(text.substr(8, text.size() - 9))) inodes.insert(*inode);
+    }
+  }
+  closedir(dir);
+  if (inodes.empty()) return sockets;
+  for (const char* table : {"/net/tcp", "/net/tcp6"}) {
+    auto text = ReadSmallFile(base + table, 4u << 20);
+    if (!text) continue;
+    std::istringstream in(*text);
+    std::string line;
+    std::getline(in, line);  // heading
+    while (std::getline(in, line)) {
+      // sl local remote st tx:rx tr:when retrnsmt uid timeout inode
+      std::vector<std::string> words = Words(line);
+      if (words.size() < 10 || words[3] != "01") continue;
+      auto inode = ParseU64(words[9]);
+      if (!inode || inodes.count(*inode) == 0) continue;
+      size_t colon = words[4].find(':');
+      if (colon == std::string::npos) continue;
+      auto tx = ParseU64(words[4].substr(0, colon), 16);
+      auto rx = ParseU64(words[4].substr(colon + 1), 16);
+      auto retransmits = ParseU64(words[6], 16);
+      if (!tx || !rx || !retransmits) continue;
+      sockets.push_back({words[1], words[2], *tx, *rx, static_cast<uint32_t>(*retransmits)});
+    }
+  }
+  return sockets;
+}
+
+}  // namespace mycroft

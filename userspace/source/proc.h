@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What /proc says of processes and threads. Everything here may vanish between
+// two reads: a missing file is nullopt, never an error. `root` is "/proc" or a
+// fixture tree. Free functions, thread-safe.
+#ifndef MYCROFT_USERSPACE_SOURCE_PROC_H_
+#define MYCROFT_USERSPACE_SOURCE_PROC_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace mycroft {
+
+// At most `max_bytes` of a file; nullopt when it cannot be read.
+std::optional<std::string> ReadSmallFile(const std::string& path, size_t max_bytes = 65536);
+
+// All numeric entries of the folder, sorted.
+std::vector<uint32_t> ListNumericEntries(const std::string& folder);
+
+struct ProcStat {
+  std::string name;  // between the parentheses; may hold any byte
+  char state = '?';
+  uint32_t parent = 0;
+  uint64_t major_faults = 0;
+  uint64_t start_time = 0;  // clock ticks since boot
+};
+// Parses /proc/PID/stat (or a task's); nullopt when malformed.
+std::optional<ProcStat> ParseProcStat(const std::string& text);
+std::optional<ProcStat> ReadProcStat(const std::string& root, uint32_t pid);
+
+// The pid in the innermost namespace of that process or task (NSpid of status).
+std::optional<uint32_t> ReadInnerPid(const std::string& status_path);
+
+struct Schedstat {
+  uint64_t run_ns = 0;
+  uint64_t runq_wait_ns = 0;
+};
+std::optional<Schedstat> ParseSchedstat(const std::string& text);
+
+// Folder of the cgroup whose cpu.stat holds for this cgroup file's text: cgroup v2
+// ("0::/a/b") under `cgroup_root`, or the v1 cpu controller. Empty: none.
+std::vector<std::string> CpuCgroupFolders(const std::string& cgroup_text,
+                                          const std::string& cgroup_root = "/sys/fs/cgroup");
+struct CpuStat {
+  uint64_t throttled_periods = 0;
+  uint64_t throttled_ns = 0;
+};
+std::optional<CpuStat> ParseCpuStat(const std::string& text);
+
+// 64 hex digits of a container id in a cgroup path, or empty.
+std::string ContainerId(const std::string& cgroup_text);
+
+// Paths /proc/PID/fd/N of descriptors that are memfds of this name.
+std::vector<std::string> FindMemfds(const std::string& root, uint32_t pid,
+                                    const std::string& memfd_name, bool* denied);
+
+// True when a mapped file's name contains `needle` (for example "libnccl.so").
+bool MapsContain(const std::string& root, uint32_t pid, const std::string& needle);
+
+// One established TCP socket of a process, queues in bytes.
+struct TcpSocket {
+  std::string local;   // address:port as the kernel prints it (hex)
+  std::string remote;
+  uint64_t tx_queue = 0;  // written by the process, not yet acknowledged
+  uint64_t rx_queue = 0;  // received, not yet read by the process
+  uint32_t retransmits = 0;
+};
+std::vector<TcpSocket> ReadTcpSockets(const std::string& root, uint32_t pid);
+
+}  // namespace mycroft
+
+#endif  // MYCROFT_USERSPACE_SOURCE_PROC_H_
