@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "userspace/detect/cycle.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace mycroft {
+namespace {
+
+constexpr size_t kMaxPeriod = 256;
+constexpr size_t kBaselineCycles = 64;
+constexpr size_t kMinBaseline = 6;
+constexpr double kMinLostNs = 100e6;
+constexpr double kMinNoise = 0.02;  // of the baseline: no job is quieter than that
+constexpr size_t kRecoverCycles = 3;
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  auto middle = values.begin() + values.size() / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+}  // namespace
+
+// The smallest p such that the last operations repeat with period p. Sizes may
+// vary (mixture of experts): then the sequence without sizes decides. The key
+// in Settled has the size, so try it first.
+void CycleDetector::FindPeriod(const Worker& worker) {
+  const auto& h = worker.history;
+  size_t n = h.size();
+  for (size_t p = 1; p <= kMaxPeriod && 3 * p + 1 <= n; ++p) {
+    size_t check = std::max<size_t>(2 * p, 4);
+    if (check + p > n) break;
+    bool same = true;
+    for (size_t i = n - check; i < n && same; ++i) same = h[i].key == h[i - p].key;
+    if (same) {
+      period_ = p;
+      return;
+    }
+  }
+}
+
+void CycleDetector::Update(const Worker& worker) {
+  uint64_t fresh = worker.settled_count - seen_;
+  if (fresh == 0) return;
+  size_t n = worker.history.size();
+  size_t start = fresh >= n ? 0 : n - static_cast<size_t>(fresh);
+  if (period_ == 0) {
+    FindPeriod(worker);
+    if (period_ == 0) {
+      seen_ = worker.settled_count;
+      return;
+    }
+    // Begin with the operations already seen, so that early cycles count.
+    start = std::min(start, n - std::min(n, 3 * period_));
+    // The oldest of them that starts a repeating stretch.
+    while (start > 0 && start + period_ < n &&
+           worker.history[start - 1].key == worker.history[start - 1 + period_].key) {
+      --start;
+    }
+    aligned_ = false;
+  }
+  seen_ = worker.settled_count;
+  for (size_t i = start; i < n; ++i) {
+    const Settled& op = worker.history[i];
+    double head = static_cast<double>(op.head_ns);
+    if (i >= period_ && worker.history[i - period_].key != op.key) {
+      if (++mismatches_ >= 2 * period_ + 2) {  // the sequence has changed: learn it anew
+        period_ = 0;
+        mismatches_ = 0;
+        aligned_ = false;
+        normal_.clear();
+        baseline_ns_ = 0;
+        recent_.clear();
+        warmup_left_ = 1;
+        cusum_ = 0;
+        if (slow_) {
+          slow_ = false;
+          recovered_ns_ = op.end_ns;
+        }
+        return;
+      }
+    } else if (mismatches_ > 0) {
+      --mismatches_;
+    }
+    if (!aligned_) {
+      aligned_ = true;
+      cycle_begin_ns_ = op.end_ns;
+      since_cycle_ = 0;
+      running_.fill(0);
+      continue;
+    }
+    for (int k = 0; k < kShareCount; ++k) running_[k] += op.share[k];
+    if (!slow_) {
+      heads_.push_back(head);
+      if (heads_.size() > 256) heads_.pop_front();
+    }
+    if (++since_cycle_ < period_) continue;
+    Cycle cycle{cycle_begin_ns_, op.end_ns, running_};
+    cycle_begin_ns_ = op.end_ns;
+    since_cycle_ = 0;
+    running_.fill(0);
+    OnCycle(cycle);
+  }
+  if (!heads_.empty() && !slow_) {
+    // The second largest: one long wait is not a habit.
+    std::vector<double> sorted(heads_.begin(), heads_.end());
+    size_t at = sorted.size() > 8 ? sorted.size() - 2 : sorted.size() - 1;
+    std::nth_element(sorted.begin(), sorted.begin() + at, sorted.end());
+    usual_head_ns_ = sorted[at];
+  }
+}
+
+void CycleDetector::Rebase() {
+  if (normal_.size() < kMinBaseline) return;
+  std::vector<double> durations, deviations;
+  for (const Cycle& c : normal_) durations.push_back(c.duration());
+  baseline_ns_ = Median(durations);
+  for (double d : durations) deviations.push_back(std::abs(d - baseline_ns_));
+  noise_ns_ = std::max(1.4826 * Median(deviations), kMinNoise * baseline_ns_);
+  for (int k = 0; k < kShareCount; ++k) {
+    std::vector<double> shares;
+    for (const Cycle& c : normal_) shares.push_back(c.share[k]);
+    baseline_share_[k] = Median(shares);
+  }
+}
+
+void CycleDetector::OnCycle(const Cycle& cycle) {
+  if (warmup_left_ > 0) {
+    --warmup_left_;
+    return;
+  }
+  if (baseline_ns_ <= 0) {
+    normal_.push_back(cycle);
+    // A slow start must not become the baseline: forget the first long ones.
+    if (normal_.size() > kMinBaseline) {
+      std::vector<double> durations;
+      for (const Cycle& c : normal_) durations.push_back(c.duration());
+      double median = Median(durations);
+      while (normal_.size() > kMinBaseline && normal_.front().duration() > 2 * median) {
+        normal_.pop_front();
+      }
+    }
+    Rebase();
+    return;
+  }
+  recent_.push_back(cycle);
+  if (recent_.size() > 16) recent_.pop_front();
+  double excess = cycle.duration() - baseline_ns_;
+  double limit = baseline_ns_ + std::max({4 * noise_ns_, 0.3 * baseline_ns_, 5e6});
+
+  if (!slow_) {
+    // Rule 1: twice as long.
+    if (recent_.size() >= 3) {
+      const Cycle& a = recent_[recent_.size() - 1];
+      const Cycle& b = recent_[recent_.size() - 2];
+      const Cycle& c = recent_[recent_.size() - 3];
+      double two = a.duration() + b.duration();
+      double three = two + c.duration();
+      bool both = a.duration() >= 0.9 * factor_ * baseline_ns_ &&
+                  b.duration() >= 0.9 * factor_ * baseline_ns_;
+      double lost = three - 3 * baseline_ns_;
+      bool at_once = both && two >= 2 * factor_ * baseline_ns_ && lost >= kMinLostNs &&
+                     lost >= 6 * noise_ns_;
+      if (at_once) {
+        slow_ = true;
+        by_change_ = false;
+        slow_cycles_.clear();
+        size_t first = recent_.size();
+        while (first > 0 && recent_[first - 1].duration() > limit) --first;
+        for (size_t i = first; i < recent_.size(); ++i) slow_cycles_.push_back(recent_[i]);
+      }
+    }
+    // Rule 2: a shift that stays.
+    double x = std::min(excess / noise_ns_, 6.0);  // one outlier is not a shift
+    double slack = std::max(1.0, 0.05 * baseline_ns_ / noise_ns_);
+    if (cusum_ == 0) {
+      cusum_start_ns_ = cycle.begin_ns;
+      cusum_cycles_.clear();
+    }
+    cusum_ = std::max(0.0, cusum_ + x - slack);
+    if (cusum_ > 0) {
+      cusum_cycles_.push_back(cycle);
+      if (cusum_cycles_.size() > 256) cusum_cycles_.pop_front();
+    }
+    if (!slow_ && cusum_ > 16 && cusum_cycles_.size() >= 6) {
+      double total = 0;
+      for (const Cycle& c : cusum_cycles_) total += c.duration() - baseline_ns_;
+      std::vector<double> durations;
+      for (const Cycle& c : cusum_cycles_) durations.push_back(c.duration());
+      bool shifted = Median(durations) >= 1.1 * baseline_ns_ &&
+                     Median(durations) >= baseline_ns_ + 2 * noise_ns_;
+      if (total >= kMinLostNs && shifted) {
+        slow_ = true;
+        by_change_ = true;
+        slow_cycles_ = cusum_cycles_;
+      }
+    }
+    if (slow_) {
+      slow_since_ns_ = slow_cycles_.front().begin_ns;
+      slow_detected_ns_ = cycle.end_ns;
+      lost_total_ns_ = 0;
+      for (const Cycle& c : slow_cycles_) lost_total_ns_ += std::max(0.0, c.duration() - baseline_ns_);
+      normal_in_a_row_ = 0;
+      cusum_ = 0;
+      // What led up to it is not normal: take it out of the baseline again.
+      while (!normal_.empty() && normal_.back().end_ns > slow_since_ns_) normal_.pop_back();
+      Rebase();
+      return;
+    }
+    if (cycle.duration() <= limit) {
+      normal_.push_back(cycle);
+      if (normal_.size() > kBaselineCycles) normal_.pop_front();
+      // While a shift is building up, the baseline must not follow it.
+      if (cusum_ < 4) Rebase();
+    }
+    return;
+  }
+
+  double back = by_change_ ? baseline_ns_ + std::max(0.5 * (lost_per_cycle_ns()), noise_ns_)
+                           : baseline_ns_ + std::max({4 * noise_ns_, 0.4 * baseline_ns_});
+  if (cycle.duration() <= back) {
+    if (normal_in_a_row_++ == 0) first_normal_ns_ = cycle.begin_ns;
+    if (normal_in_a_row_ >= kRecoverCycles) {
+      slow_ = false;
+      recovered_ns_ = first_normal_ns_;
+      recent_.clear();
+      cusum_ = 0;
+    }
+    return;
+  }
+  normal_in_a_row_ = 0;
+  lost_total_ns_ += std::max(0.0, excess);
+  slow_cycles_.push_back(cycle);
+  if (slow_cycles_.size() > 256) slow_cycles_.pop_front();
+}
+
+double CycleDetector::lost_per_cycle_ns() const {
+  if (slow_cycles_.empty()) return 0;
+  double total = 0;
+  for (const Cycle& c : slow_cycles_) total += c.duration() - baseline_ns_;
+  return total / static_cast<double>(slow_cycles_.size());
+}
+
+}  // namespace mycroft

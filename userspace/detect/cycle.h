@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The rhythm of one worker. A training job repeats the same sequence of
+// operations; the detector finds the length of that sequence (in operations),
+// measures every cycle, keeps a robust baseline and says when cycles have become
+// longer.
+//
+//   cycle i: from the end of operation i-p to the end of operation i
+//   trigger, at once:   the last three cycles take >= `factor` x baseline, the last
+//                       two each, and >= 100 ms were lost (the paper's rule; the
+//                       absolute part keeps scheduler noise out)
+//   trigger, by change: one-sided CUSUM over non-overlapping cycles for shifts
+//                       that are small but stay (>= 10 % and >= the job's own noise)
+//
+// The baseline is a median over the last 64 normal cycles, its noise the median
+// absolute deviation; it stands still while a change is on. Not thread-safe.
+#ifndef MYCROFT_USERSPACE_DETECT_CYCLE_H_
+#define MYCROFT_USERSPACE_DETECT_CYCLE_H_
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "userspace/model/job.h"
+
+namespace mycroft {
+
+// One cycle of a worker: times in ns.
+struct Cycle {
+  uint64_t begin_ns = 0;
+  uint64_t end_ns = 0;
+  std::array<double, kShareCount> share{};  // summed over its operations
+  double duration() const { return static_cast<double>(end_ns - begin_ns); }
+};
+
+class CycleDetector {
+ public:
+  explicit CycleDetector(double factor) : factor_(factor) {}
+
+  // Takes the operations that the worker has settled since the last call.
+  void Update(const Worker& worker);
+
+  size_t period() const { return period_; }  // operations; 0: not known yet
+  bool ready() const { return baseline_ns_ > 0; }
+  bool slow() const { return slow_; }
+  uint64_t slow_since_ns() const { return slow_since_ns_; }      // begin of the first long cycle
+  uint64_t slow_detected_ns() const { return slow_detected_ns_; }
+  uint64_t recovered_ns() const { return recovered_ns_; }        // begin of the first normal cycle after
+  bool by_change() const { return by_change_; }
+  double baseline_ns() const { return baseline_ns_; }
+  double noise_ns() const { return noise_ns_; }                  // robust standard deviation
+  // Median share of the baseline cycles.
+  const std::array<double, kShareCount>& baseline_share() const { return baseline_share_; }
+  // Cycles since slow_since_ns, non-overlapping, newest last (at most 256).
+  const std::deque<Cycle>& slow_cycles() const { return slow_cycles_; }
+  // Mean time lost per cycle since slow_since_ns; 0 when not slow.
+  double lost_per_cycle_ns() const;
+  double lost_total_ns() const { return lost_total_ns_; }
+  // The longest time an operation was at the head of the line in normal cycles.
+  double usual_head_ns() const { return usual_head_ns_; }
+
+ private:
+  void FindPeriod(const Worker& worker);
+  void OnCycle(const Cycle& cycle);
+  void Rebase();
+
+  double factor_;
+  uint64_t seen_ = 0;          // Worker::settled_count taken so far
+  size_t period_ = 0;
+  size_t since_cycle_ = 0;     // operations since the last full cycle
+  bool aligned_ = false;
+  uint64_t cycle_begin_ns_ = 0;
+  std::array<double, kShareCount> running_{};
+  size_t mismatches_ = 0;
+  std::deque<Cycle> normal_;   // for the baseline
+  std::deque<Cycle> recent_;   // the last few, slow or not
+  std::deque<Cycle> slow_cycles_;
+  double baseline_ns_ = 0, noise_ns_ = 0;
+  std::array<double, kShareCount> baseline_share_{};
+  double cusum_ = 0;
+  uint64_t cusum_start_ns_ = 0;
+  std::deque<Cycle> cusum_cycles_;
+  bool slow_ = false, by_change_ = false;
+  uint64_t slow_since_ns_ = 0, slow_detected_ns_ = 0, recovered_ns_ = 0;
+  size_t normal_in_a_row_ = 0;
+  uint64_t first_normal_ns_ = 0;
+  double lost_total_ns_ = 0;
+  double usual_head_ns_ = 0;
+  size_t warmup_left_ = 2;     // first cycles never count
+  std::deque<double> heads_;
+};
+
+}  // namespace mycroft
+
+#endif  // MYCROFT_USERSPACE_DETECT_CYCLE_H_
