@@ -3,14 +3,11 @@
 
 #include <signal.h>
 #include <time.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cinttypes>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <set>
 #include <string>
@@ -19,6 +16,7 @@
 #include "tools/lab/replay/replay_job.h"
 #include "tools/lab/replay/snapshot_dump.h"
 #include "userspace/attribute/pipeline.h"
+#include "userspace/base/install.h"
 #include "userspace/decode/live_source.h"
 #include "userspace/report/verdict.h"
 #include "userspace/store/recording.h"
@@ -51,11 +49,11 @@ int Fail(const absl::Status& status, int code = kFailure) {
 
 // The plugin named by option or environment, else the one of this build.
 std::string PluginPath(const ReplayOptions& options) {
-  if (!options.plugin.empty()) return options.plugin;
-  if (const char* env = std::getenv("MYCROFT_PLUGIN"); env != nullptr && env[0] != 0) return env;
-  std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-  return (self.parent_path().parent_path() / "lib" / "libnccl-profiler-mycroft.so").string();
+  std::string configured = options.plugin;
+  if (configured.empty()) {
+    if (const char* env = std::getenv("MYCROFT_PLUGIN"); env != nullptr) configured = env;
+  }
+  return FindPlugin(configured, ExecutableDirectory()).path;
 }
 
 LiveSource* g_source = nullptr;  // for the signal handler
