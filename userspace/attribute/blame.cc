@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "userspace/attribute/blame.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <set>
+#include <tuple>
+
+#include "userspace/attribute/wait_graph.h"
+
+namespace mycroft {
+namespace {
+
+constexpr size_t kNormalOps = 256;      // operations per edge for the normal transit
+constexpr double kShareOfLoss = 0.35;   // an excess below this share of the loss is not a cause
+constexpr double kPausedTogether = 0.6;
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  auto middle = values.begin() + values.size() / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+std::string Ms(double ns) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f ms", ns / 1e6);
+  return text;
+}
+
+// The one peer of this member in collectives and direction; nullptr when there are several.
+const Member* OnlyPeer(const Member& member, mc_direction direction) {
+  int32_t peer = -1;
+  for (const auto& [line, flow] : member.flows) {
+    if (flow.direction != direction || flow.owner_pid != 0) continue;
+    if (peer >= 0 && peer != flow.peer) return nullptr;
+    peer = flow.peer;
+  }
+  auto it = member.comm->members.find(peer);
+  return it == member.comm->members.end() ? nullptr : it->second;
+}
+
+struct StepTimes {
+  const Settled* send = nullptr;
+  const Settled* recv = nullptr;
+};
+
+// Sums modulo 2^64 of the same number of steps: their difference is small.
+double MeanDifference(uint64_t later_sum, uint64_t earlier_sum, uint32_t steps) {
+  return static_cast<double>(static_cast<int64_t>(later_sum - earlier_sum)) / steps;
+}
+
+std::vector<EdgeTransit> Transits(const std::vector<Worker*>& job, uint64_t since_ns,
+                                  uint64_t until_ns, double cycles) {
+  // Sends by (member, kind, ordinal, peer) to be found from the receiver's side.
+  using SendKey = std::tuple<const Member*, int, uint64_t, int32_t>;
+  std::map<SendKey, const Settled*> sends;
+  for (const Worker* worker : job) {
+    for (const Settled& s : worker->history) {
+      if (s.send_steps == 0) continue;
+      sends[{s.member, s.kind == MC_OP_COLL ? 0 : 1, s.ordinal, s.peer}] = &s;
+    }
+  }
+  struct Sum {
+    std::vector<double> normal, now, lag;
+    double total = 0;
+    uint64_t comm_id = 0;
+  };
+  std::map<std::pair<const Worker*, const Worker*>, Sum> sums;
+  for (const Worker* worker : job) {
+    std::map<const Member*, const Member*> peer_of;
+    for (const Settled& s : worker->history) {
+      if (s.recv_steps == 0) continue;
+      const Settled* send = nullptr;
+      const Member* peer = nullptr;
+      if (s.kind == MC_OP_COLL) {
+        auto [it, fresh] = peer_of.try_emplace(s.member, nullptr);
+        if (fresh) it->second = OnlyPeer(*s.member, MC_RECV);
+        peer = it->second;
+        if (peer == nullptr || OnlyPeer(*peer, MC_SEND) != s.member) continue;
+        auto found = sends.find({peer, 0, s.ordinal, -1});
+        if (found != sends.end()) send = found->second;
+      } else if (s.kind == MC_OP_RECV) {
+        auto it = s.member->comm->members.find(s.peer);
+        if (it == s.member->comm->members.end()) continue;
+        peer = it->second;
+        auto found = sends.find({peer, 1, s.ordinal, s.member->info.rank});
+        if (found != sends.end()) send = found->second;
+      }
+      if (send == nullptr || send->send_steps != s.recv_steps) continue;
+      double latency = MeanDifference(s.recv_data_sum_ns, send->send_posted_sum_ns, s.recv_steps);
+      double posted = MeanDifference(s.recv_data_sum_ns, s.recv_posted_sum_ns, s.recv_steps);
+      double lag = MeanDifference(s.recv_data_sum_ns, send->send_done_sum_ns, s.recv_steps);
+      double transit = std::max(0.0, std::min(latency, posted));
+      Sum& sum = sums[{peer->worker, worker}];
+      sum.comm_id = s.member->comm->id;
+      if (s.end_ns <= since_ns) {
+        sum.normal.push_back(transit);
+        if (sum.normal.size() > kNormalOps) sum.normal.erase(sum.normal.begin());
+      } else if (s.end_ns <= until_ns) {
+        sum.now.push_back(transit);
+        sum.lag.push_back(lag);
+        sum.total += transit * s.recv_steps;
+      }
+    }
+  }
+  std::vector<EdgeTransit> edges;
+  for (auto& [pair, sum] : sums) {
+    EdgeTransit edge;
+    edge.from = pair.first;
+    edge.to = pair.second;
+    edge.comm_id = sum.comm_id;
+    edge.normal_ops = sum.normal.size();
+    edge.now_ops = sum.now.size();
+    edge.normal_ns = Median(sum.normal);
+    edge.now_ns = Median(sum.now);
+    edge.lag_ns = Median(sum.lag);
+    edge.now_total_ns = cycles > 0 ? sum.total / cycles : 0;
+    edges.push_back(edge);
+  }
+  return edges;
+}
+
+}  // namespace
+
+BlameResult FindBlame(const std::vector<Worker*>& job,
+                      const std::map<size_t, CycleDetector>& detectors, uint64_t since_ns,
+                      uint64_t until_ns) {
+  BlameResult result;
+  std::vector<double> lost, normal, cycles;
+  for (const Worker* worker : job) {
+    auto it = detectors.find(worker->index);
+    if (it == detectors.end() || !it->second.ready()) continue;
+    const CycleDetector& detector = it->second;
+    WorkerShares shares;
+    shares.worker = worker;
+    shares.normal = detector.baseline_share();
+    size_t ops = 0;
+    uint64_t first = 0, last = 0;
+    for (const Settled& s : worker->history) {
+      if (s.end_ns <= since_ns || s.end_ns > until_ns) continue;
+      if (ops == 0) first = s.end_ns - s.head_ns - static_cast<uint64_t>(s.share[kHostGap]);
+      last = s.end_ns;
+      ++ops;
+      for (int k = 0; k < kShareCount; ++k) shares.now[k] += s.share[k];
+    }
+    double n = static_cast<double>(ops) / static_cast<double>(detector.period());
+    if (n < 0.5) continue;
+    for (double& share : shares.now) share /= n;
+    shares.cycles = static_cast<size_t>(n);
+    lost.push_back(static_cast<double>(last - first) / n - detector.baseline_ns());
+    normal.push_back(detector.baseline_ns());
+    cycles.push_back(n);
+    result.shares.push_back(shares);
+  }
+  if (result.shares.empty()) return result;
+  result.lost_ns = Median(lost);
+  result.normal_ns = Median(normal);
+  if (result.lost_ns <= 0) return result;
+  double threshold = kShareOfLoss * result.lost_ns;
+
+  // All workers without work at the same time: the program paused as a whole.
+  double most_gap = 0, least_gap = 1e300;
+  for (const WorkerShares& s : result.shares) {
+    most_gap = std::max(most_gap, s.excess(kHostGap));
+    least_gap = std::min(least_gap, s.excess(kHostGap));
+  }
+  if (result.shares.size() > 1 && most_gap >= threshold &&
+      least_gap >= kPausedTogether * most_gap) {
+    result.whole_job_paused = true;
+    return result;
+  }
+
+  result.edges = Transits(job, since_ns, until_ns, Median(cycles));
+  std::vector<const EdgeTransit*> bad;
+  double worst = 0;
+  for (const EdgeTransit& edge : result.edges) {
+    if (edge.now_ops < 2 || edge.normal_ops < 4) continue;
+    double excess = edge.now_ns - edge.normal_ns;
+    // Slower by a factor, and enough to matter for the cycle.
+    bool slow = edge.now_ns >= 3 * edge.normal_ns && excess >= 0.02 * result.lost_ns &&
+                edge.now_total_ns >= threshold;
+    if (!slow) continue;
+    bad.push_back(&edge);
+    worst = std::max(worst, excess);
+  }
+  std::erase_if(bad, [&](const EdgeTransit* e) { return e->now_ns - e->normal_ns < 0.4 * worst; });
+
+  auto shares_of = [&](const Worker* worker) -> const WorkerShares* {
+    for (const WorkerShares& s : result.shares) {
+      if (s.worker == worker) return &s;
+    }
+    return nullptr;
+  };
+
+  std::set<const Worker*> culprit;
+  // Network first: a blocked send side makes its GPU look slow.
+  if (!bad.empty()) {
+    std::map<const Worker*, int> touches;
+    for (const EdgeTransit* edge : bad) {
+      ++touches[edge->from];
+      ++touches[edge->to];
+    }
+    if (bad.size() == 1) {
+      const EdgeTransit& edge = *bad[0];
+      const WorkerShares* sender = shares_of(edge.from);
+      bool sender_waits = sender != nullptr && sender->excess(kSendNet) >= threshold;
+      bool leaves_slowly = edge.lag_ns < 0.15 * edge.now_ns;
+      Blame blame;
+      blame.worker = edge.from;
+      blame.other = edge.to;
+      blame.excess_ns = sender_waits ? sender->excess(kSendNet) : edge.now_total_ns;
+      blame.kind = sender_waits && leaves_slowly ? BlameKind::kNetSender : BlameKind::kNetEdge;
+      blame.why = "a step from " + NameOf(*edge.from) + " to " + NameOf(*edge.to) + " takes " +
+                  Ms(edge.now_ns) + " in transit (usually " + Ms(edge.normal_ns) + ")" +
+                  (leaves_slowly ? ", and leaves the sender no faster than it arrives"
+                                 : ", after the sender's transport has accepted it");
+      result.blames.push_back(blame);
+      culprit.insert(edge.from);
+    } else {
+      // The worker that all bad edges share; with two workers both do.
+      std::vector<const Worker*> common;
+      for (const auto& [worker, count] : touches) {
+        if (count == static_cast<int>(bad.size())) common.push_back(worker);
+      }
+      std::string why;
+      for (const EdgeTransit* edge : bad) {
+        why += (why.empty() ? "" : "; ") + NameOf(*edge->from) + " to " + NameOf(*edge->to) +
+               ": " + Ms(edge->now_ns) + " per step in transit (usually " + Ms(edge->normal_ns) +
+               ")";
+      }
+      double cost = 0;
+      for (const EdgeTransit* edge : bad) cost = std::max(cost, edge->now_total_ns);
+      if (common.size() == 1) {
+        result.blames.push_back({BlameKind::kNetNode, common[0], nullptr, cost, why});
+        culprit.insert(common[0]);
+      } else {
+        // One whose data leaves slowly, while nobody else's does.
+        std::vector<const EdgeTransit*> slow_leave;
+        for (const EdgeTransit* edge : bad) {
+          const WorkerShares* sender = shares_of(edge->from);
+          if (sender != nullptr && sender->excess(kSendNet) >= threshold &&
+              edge->lag_ns < 0.15 * edge->now_ns) {
+            slow_leave.push_back(edge);
+          }
+        }
+        if (slow_leave.size() == 1) {
+          result.blames.push_back({BlameKind::kNetSender, slow_leave[0]->from, nullptr, cost, why});
+          culprit.insert(slow_leave[0]->from);
+        } else {
+          result.blames.push_back({BlameKind::kNetEdge, bad[0]->from, bad[0]->to, cost, why});
+        }
+      }
+    }
+  }
+
+  for (const WorkerShares& s : result.shares) {
+    struct Local {
+      Share share;
+      BlameKind kind;
+      const char* text;
+    };
+    for (const Local& local :
+         {Local{kHostGap, BlameKind::kHost, "with nothing enqueued"},
+          Local{kFlush, BlameKind::kFlush, "in the flush from the NIC to the GPU"},
+          Local{kOwnGpu, BlameKind::kGpu, "with data there that its GPU does not take"}}) {
+      double excess = s.excess(local.share);
+      if (excess < threshold) continue;
+      std::string why = NameOf(*s.worker) + " spends " + Ms(s.now[local.share]) + " per cycle " +
+                        local.text + " (usually " + Ms(s.normal[local.share]) + ")";
+      bool network_explains = local.kind == BlameKind::kGpu && culprit.count(s.worker) != 0;
+      if (network_explains) {
+        result.rejected.push_back(
+            {"gpu of " + NameOf(*s.worker),
+             why + ", but its sends are blocked: a GPU that cannot send cannot receive"});
+        continue;
+      }
+      result.blames.push_back({local.kind, s.worker, nullptr, excess, why});
+    }
+  }
+
+  std::sort(result.blames.begin(), result.blames.end(),
+            [](const Blame& a, const Blame& b) { return a.excess_ns > b.excess_ns; });
+  // Own excesses far below the largest are side effects.
+  if (!result.blames.empty()) {
+    double largest = result.blames[0].excess_ns;
+    std::erase_if(result.blames, [&](const Blame& b) {
+      if (b.excess_ns >= 0.4 * largest) return false;
+      result.rejected.push_back({NameOf(*b.worker), b.why + ": too little to explain the loss"});
+      return true;
+    });
+  }
+  std::set<const Worker*> named;
+  for (const Blame& blame : result.blames) {
+    result.evidence.push_back(blame.why);
+    named.insert(blame.worker);
+  }
+  for (const WorkerShares& s : result.shares) {
+    if (named.count(s.worker) != 0) continue;
+    double waited = s.excess(kRemote) + s.excess(kSendPeer);
+    if (waited > 0.2 * result.lost_ns) result.victims.push_back(s.worker);
+    if (result.rejected.size() < 12 && !result.blames.empty()) {
+      double own = std::max({s.excess(kHostGap), s.excess(kOwnGpu), s.excess(kFlush), 0.0});
+      result.rejected.push_back(
+          {NameOf(*s.worker), "only " + Ms(own) + " per cycle are its own, of " +
+                                  Ms(result.lost_ns) + " lost; it waits for its peers"});
+    }
+  }
+  if (!result.blames.empty()) {
+    double explained = std::min(1.0, result.blames[0].excess_ns / result.lost_ns);
+    result.confidence = 0.5 + 0.45 * explained;
+    if (result.blames[0].kind == BlameKind::kNetEdge) result.confidence = 0.4;
+  }
+  return result;
+}
+
+}  // namespace mycroft

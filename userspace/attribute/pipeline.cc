@@ -1,0 +1,855 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "userspace/attribute/pipeline.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "userspace/attribute/blame.h"
+#include "userspace/attribute/wait_graph.h"
+#include "userspace/detect/cycle.h"
+#include "userspace/detect/mismatch.h"
+#include "userspace/model/job.h"
+
+namespace mycroft {
+namespace {
+
+constexpr uint64_t kSecond = 1'000'000'000;
+constexpr uint64_t kUnknownRhythmNs = 10 * kSecond;  // until usual waits are known
+constexpr uint64_t kDeadNs = kSecond / 2;
+constexpr uint64_t kNoVerdictNs = 2 * kSecond;       // open without a culprit after that
+constexpr size_t kUsualOps = 8;
+constexpr uint64_t kReopenNs = 10 * kSecond;
+
+enum class Origin { kStuck, kSlow, kMismatch };
+
+// What the pipeline remembers of an incident beside the incident itself.
+struct Case {
+  size_t index = 0;  // in incidents_
+  Origin origin = Origin::kStuck;
+  std::set<const Worker*> workers;  // of the job
+  bool open = true;
+  bool has_verdict = false;
+  bool frozen = false;              // the job breaks up: what comes now are after-effects
+  uint64_t still_since_ns = 0;
+  std::map<const Worker*, uint64_t> waiting;  // head operation ids when it opened
+  uint64_t last_review_ns = 0;
+  std::set<std::pair<int32_t, Component>> signature;
+};
+
+std::string Seconds(uint64_t ns) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.2f s", static_cast<double>(ns) / 1e9);
+  return text;
+}
+
+uint64_t UsualHead(const Worker& worker) {
+  std::vector<uint64_t> heads;
+  size_t n = worker.history.size();
+  for (size_t i = n > 256 ? n - 256 : 0; i < n; ++i) heads.push_back(worker.history[i].head_ns);
+  if (heads.size() < kUsualOps) return 0;
+  size_t at = heads.size() - 2;  // one long wait is not a habit
+  std::nth_element(heads.begin(), heads.begin() + at, heads.end());
+  return heads[at];
+}
+
+std::set<std::pair<int32_t, Component>> Signature(const Incident& incident) {
+  std::set<std::pair<int32_t, Component>> signature;
+  for (const Culprit& c : incident.culprits) signature.insert({c.rank, c.component});
+  return signature;
+}
+
+}  // namespace
+
+class Pipeline::Impl {
+ public:
+  explicit Impl(const PipelineOptions& options) : options_(options) {}
+
+  void Feed(const Snapshot& snapshot) {
+    model_.Apply(snapshot);
+    for (const auto& worker : model_.workers()) {
+      auto [it, fresh] = detectors_.try_emplace(worker->index, options_.slow_factor);
+      it->second.Update(*worker);
+    }
+    size_t shape = model_.workers().size() + model_.comms().size() * 1000003;
+    for (const auto& [id, comm] : model_.comms()) shape = shape * 31 + comm->members.size();
+    if (shape != job_shape_) {
+      jobs_ = model_.Jobs();
+      job_shape_ = shape;
+    }
+    for (const Mismatch& mismatch : mismatches_.Update(model_)) OpenMismatch(mismatch);
+    for (const auto& job : jobs_) {
+      CheckStuck(job);
+      CheckSlow(job);
+    }
+  }
+
+  void Finish() {}
+
+  std::vector<BlindSpot> BlindSpots() const;
+
+  PipelineOptions options_;
+  JobModel model_;
+  std::vector<Incident> incidents_;
+
+ private:
+  uint64_t now() const { return model_.now_ns(); }
+
+  Case* OpenCase(const std::vector<Worker*>& job) {
+    for (Case& c : cases_) {
+      if (!c.open) continue;
+      for (const Worker* worker : job) {
+        if (c.workers.count(worker) != 0) return &c;
+      }
+    }
+    return nullptr;
+  }
+
+  Incident& IncidentOf(const Case& c) { return incidents_[c.index]; }
+
+  Case& NewCase(Origin origin, const std::vector<Worker*>& job, IncidentKind kind,
+                uint64_t onset_ns, const Comm* comm) {
+    Incident incident;
+    incident.id = incidents_.size() + 1;
+    incident.kind = kind;
+    incident.onset_ns = onset_ns;
+    incident.detected_ns = now();
+    incident.verdict_ns = now();
+    if (comm != nullptr) {
+      incident.comm_id = comm->id;
+      incident.comm_name = comm->name;
+    }
+    incidents_.push_back(std::move(incident));
+    Case c;
+    c.index = incidents_.size() - 1;
+    c.origin = origin;
+    c.workers.insert(job.begin(), job.end());
+    cases_.push_back(std::move(c));
+    return cases_.back();
+  }
+
+  Culprit MakeCulprit(const Worker& worker, Component component, double confidence) const {
+    Culprit culprit;
+    culprit.rank = worker.job_rank;
+    culprit.host = worker.host;
+    culprit.pid = worker.key.pid;
+    culprit.component = component;
+    culprit.confidence = confidence;
+    for (const auto& [line, member] : worker.members) {
+      culprit.comms.push_back(
+          {member->comm->id, member->comm->name, member->info.rank, member->comm->nranks});
+    }
+    return culprit;
+  }
+
+  // A finished incident of the same job with the same culprits goes on.
+  Case* Reopen(const std::vector<Worker*>& job, const Incident& draft, uint64_t cycle_ns) {
+    auto signature = Signature(draft);
+    if (signature.empty()) return nullptr;
+    for (auto it = cases_.rbegin(); it != cases_.rend(); ++it) {
+      if (it->open || it->signature != signature) continue;
+      const Incident& old = incidents_[it->index];
+      if (!old.cleared_ns || now() > *old.cleared_ns + std::max(kReopenNs, 20 * cycle_ns)) continue;
+      bool same_job = false;
+      for (const Worker* worker : job) same_job |= it->workers.count(worker) != 0;
+      if (!same_job) continue;
+      it->open = true;
+      incidents_[it->index].cleared_ns.reset();
+      return &*it;
+    }
+    return nullptr;
+  }
+
+  void OpenMismatch(const Mismatch& mismatch) {
+    const Worker* any = mismatch.comm->members.begin()->second->worker;
+    for (const auto& job : jobs_) {
+      if (std::find(job.begin(), job.end(), any) == job.end()) continue;
+      Case* old = OpenCase(job);
+      if (old != nullptr && old->origin == Origin::kMismatch) return;
+      if (old != nullptr && old->has_verdict && !IncidentOf(*old).culprits.empty()) return;
+      Case& c = old != nullptr ? *old
+                               : NewCase(Origin::kMismatch, job, IncidentKind::kMismatch,
+                                         mismatch.onset_ns, mismatch.comm);
+      c.origin = Origin::kMismatch;
+      c.has_verdict = true;
+      Incident& incident = IncidentOf(c);
+      incident.kind = IncidentKind::kMismatch;
+      incident.onset_ns = mismatch.onset_ns;
+      incident.verdict_ns = now();
+      incident.culprits.clear();
+      incident.evidence.clear();
+      std::string who;
+      for (const Worker* worker : mismatch.deviating) {
+        incident.culprits.push_back(MakeCulprit(*worker, Component::kApp, 0.95));
+        who += (who.empty() ? "" : ", ") + NameOf(*worker);
+      }
+      std::string place = "collective #" + std::to_string(mismatch.ordinal) + " of " +
+                          (mismatch.comm->name.empty() ? "a communicator" : mismatch.comm->name);
+      incident.summary = who.empty()
+                             ? "ranks call different operations as " + place +
+                                   "; which of them is wrong is not known"
+                             : who + " calls another operation than the others as " + place;
+      incident.evidence = mismatch.calls;
+      for (const Worker* worker : job) {
+        bool deviates = std::find(mismatch.deviating.begin(), mismatch.deviating.end(), worker) !=
+                        mismatch.deviating.end();
+        if (!deviates) incident.victims.push_back(worker->job_rank);
+      }
+      incident.rejected.push_back({"hardware of all ranks",
+                                   "the calls themselves differ; no device can cause that"});
+      c.signature = Signature(incident);
+      return;
+    }
+  }
+
+  // ---- stuck, absent, dead -------------------------------------------------
+
+  static bool Live(const Worker& worker) {
+    return worker.alive();
+  }
+
+  uint64_t StuckThreshold(const Worker& worker, bool someone_died) const {
+    if (someone_died) return kDeadNs;
+    if (worker.history.size() < kUsualOps) return std::max(options_.stuck_min_ns, kUnknownRhythmNs);
+    return std::max(options_.stuck_min_ns, 3 * UsualHead(worker));
+  }
+
+  void CheckStuck(const std::vector<Worker*>& job) {
+    Case* open = OpenCase(job);
+    if (open != nullptr && open->origin != Origin::kStuck) {
+      CloseWhenGone(job, *open);
+      if (open->origin == Origin::kMismatch || !open->open) return;
+    }
+    bool died = false, breaking_up = false;
+    for (const Worker* worker : job) {
+      if (worker->status == ProcessStatus::kExited) {
+        breaking_up = true;
+        for (const auto& [line, member] : worker->members) {
+          died |= member->info.state == MC_COMM_ACTIVE && !member->comm->finalized;
+        }
+      }
+      for (const auto& [line, member] : worker->members) {
+        breaking_up |= member->info.state == MC_COMM_FINALIZED && HasOpenOps(*worker, *member);
+      }
+    }
+    if (open != nullptr && open->origin == Origin::kStuck) {
+      ReviewStuck(job, *open, breaking_up);
+      return;
+    }
+
+    const Worker* first = nullptr;
+    uint64_t since = 0;
+    for (const Worker* worker : job) {
+      if (!Live(*worker)) continue;
+      const Op* head = worker->HeadOp();
+      if (head == nullptr || head->member->info.state == MC_COMM_FINALIZED) continue;
+      uint64_t moved = LastMovement(*worker, *head);
+      if (now() < moved + StuckThreshold(*worker, died)) continue;
+      if (first == nullptr || moved < since) {
+        first = worker;
+        since = moved;
+      }
+    }
+    if (first == nullptr) return;
+    if (open != nullptr && open->origin == Origin::kSlow) {
+      // A slow job that stands still for long: the same case gets worse.
+      if (!open->has_verdict) {
+        open->origin = Origin::kStuck;
+        ReviewStuck(job, *open, false);
+      }
+      return;
+    }
+    Incident draft;
+    if (!Explain(job, since, died, &draft)) {
+      if (now() < since + StuckThreshold(*first, died) + kNoVerdictNs) return;
+    }
+    uint64_t cycle = 0;
+    if (auto it = detectors_.find(first->index); it != detectors_.end()) {
+      cycle = static_cast<uint64_t>(it->second.baseline_ns());
+    }
+    Case* c = Reopen(job, draft, cycle);
+    if (c != nullptr) {
+      c->origin = Origin::kStuck;
+      Incident& incident = IncidentOf(*c);
+      incident.kind = draft.kind;
+      incident.summary = draft.summary;
+      incident.evidence = draft.evidence;
+      incident.chain = draft.chain;
+    } else {
+      c = &NewCase(Origin::kStuck, job, draft.kind, draft.onset_ns, first->HeadOp()->member->comm);
+      Incident& incident = IncidentOf(*c);
+      uint64_t id = incident.id;
+      uint64_t comm_id = incident.comm_id;
+      std::string comm_name = incident.comm_name;
+      draft.detected_ns = incident.detected_ns;
+      draft.verdict_ns = incident.verdict_ns;
+      incident = draft;
+      incident.id = id;
+      incident.comm_id = comm_id;
+      incident.comm_name = comm_name;
+    }
+    c->has_verdict = !draft.culprits.empty();
+    c->still_since_ns = since;
+    c->waiting.clear();
+    for (const Worker* worker : job) {
+      const Op* head = Live(*worker) ? worker->HeadOp() : nullptr;
+      if (head != nullptr) c->waiting[worker] = head->s.id;
+    }
+    c->signature = Signature(IncidentOf(*c));
+    Lose(*c, job);
+  }
+
+  static bool HasOpenOps(const Worker& worker, const Member& member) {
+    for (const auto& [id, op] : worker.ops) {
+      if (op.member == &member && !op.settled && !op.complete) return true;
+    }
+    return false;
+  }
+
+  // GPU-seconds lost so far by a job that stands still.
+  void Lose(Case& c, const std::vector<Worker*>& job) {
+    Incident& incident = IncidentOf(c);
+    if (incident.culprits.empty()) return;
+    uint64_t end = incident.cleared_ns.value_or(now());
+    double seconds = end > incident.onset_ns ? static_cast<double>(end - incident.onset_ns) / 1e9 : 0;
+    double lost = seconds * static_cast<double>(job.size());
+    for (Culprit& culprit : incident.culprits) {
+      culprit.gpu_seconds_lost = lost / static_cast<double>(incident.culprits.size());
+    }
+  }
+
+  void ReviewStuck(const std::vector<Worker*>& job, Case& c, bool breaking_up) {
+    Incident& incident = IncidentOf(c);
+    if (breaking_up && incident.kind != IncidentKind::kDead) c.frozen = true;
+    // Has anything moved on that was waiting?
+    uint64_t moved = 0;
+    bool any_waiting = false, any_alive = false;
+    for (const Worker* worker : job) {
+      if (!Live(*worker)) continue;
+      any_alive = true;
+      auto it = c.waiting.find(worker);
+      if (it == c.waiting.end()) continue;
+      auto op = worker->ops.find(it->second);
+      bool done = op == worker->ops.end() || op->second.complete || op->second.settled;
+      bool finalized = op != worker->ops.end() &&
+                       op->second.member->info.state == MC_COMM_FINALIZED;
+      if (done && !finalized) {
+        moved = std::max(moved, op == worker->ops.end() ? now() : op->second.end_ns);
+      } else if (!finalized) {
+        any_waiting = true;
+      }
+    }
+    if (!any_alive || (!any_waiting && moved == 0)) {
+      c.open = false;
+      incident.cleared_ns = now();
+      Lose(c, job);
+      return;
+    }
+    if (moved != 0 && !any_waiting) {
+      c.open = false;
+      incident.cleared_ns = moved;
+      // It stood still and went on: a delay, not a hang.
+      if (incident.kind == IncidentKind::kStuck || incident.kind == IncidentKind::kAbsent) {
+        incident.kind = IncidentKind::kSlow;
+        incident.summary += "; went on after " + Seconds(moved - std::min(moved, incident.onset_ns));
+      }
+      Lose(c, job);
+      return;
+    }
+    Lose(c, job);
+    if (c.frozen || moved != 0) return;
+    // New evidence may name another culprit while it lasts.
+    if (now() < c.last_review_ns + kSecond / 2) return;
+    c.last_review_ns = now();
+    Incident draft;
+    if (!Explain(job, c.still_since_ns, false, &draft) && !incident.culprits.empty()) return;
+    bool changed = Signature(draft) != Signature(incident);
+    if (!changed && draft.evidence == incident.evidence) return;
+    if (changed && !draft.culprits.empty() && !c.has_verdict) {
+      incident.verdict_ns = now();
+      c.has_verdict = true;
+    }
+    if (draft.culprits.empty()) return;
+    incident.kind = draft.kind;
+    incident.culprits = draft.culprits;
+    incident.summary = draft.summary;
+    incident.evidence = draft.evidence;
+    incident.chain = draft.chain;
+    incident.rejected = draft.rejected;
+    incident.victims = draft.victims;
+    c.signature = Signature(incident);
+    Lose(c, job);
+  }
+
+  void CloseWhenGone(const std::vector<Worker*>& job, Case& c) {
+    for (const Worker* worker : job) {
+      if (Live(*worker)) return;
+    }
+    c.open = false;
+    IncidentOf(c).cleared_ns = now();
+  }
+
+  // Fills kind, culprits, victims, chain, evidence. False: no culprit.
+  bool Explain(const std::vector<Worker*>& job, uint64_t since, bool died, Incident* out) {
+    WaitGraph graph = BuildWaitGraph(model_, job, died ? kDeadNs / 2 : kSecond / 2);
+    out->kind = IncidentKind::kStuck;
+    // Everything stopped when the last thing moved.
+    uint64_t last_moved = since;
+    for (const Worker* worker : job) {
+      const Op* head = Live(*worker) ? worker->HeadOp() : nullptr;
+      if (head == nullptr || head->member->info.state == MC_COMM_FINALIZED) continue;
+      uint64_t moved = LastMovement(*worker, *head);
+      if (now() >= moved + kDeadNs / 2) last_moved = std::max(last_moved, moved);
+    }
+    out->onset_ns = last_moved;
+    for (const Worker* victim : graph.victims) out->victims.push_back(victim->job_rank);
+    for (const WaitStep& step : graph.chain) {
+      out->chain.push_back({step.from->job_rank, step.to != nullptr ? step.to->job_rank : -1,
+                            step.why});
+    }
+
+    std::map<const Worker*, std::vector<const Sink*>> own;
+    std::vector<const Sink*> paths, unseen;
+    for (const Sink& sink : graph.sinks) {
+      if (sink.kind == SinkKind::kPath) {
+        paths.push_back(&sink);
+      } else if (sink.kind == SinkKind::kUnseen) {
+        unseen.push_back(&sink);
+      } else {
+        own[sink.worker].push_back(&sink);
+      }
+    }
+    bool dead_sink = false;
+    for (const auto& [worker, sinks] : own) dead_sink |= sinks[0]->kind == SinkKind::kDead;
+    size_t absent = 0, dead = 0;
+    std::string summary;
+    auto say = [&](const std::string& text) { summary += (summary.empty() ? "" : "; ") + text; };
+    for (const auto& [worker, sinks] : own) {
+      // A peer that is gone explains what its neighbours show.
+      if (dead_sink && sinks[0]->kind != SinkKind::kDead) continue;
+      const Sink& sink = *sinks[0];
+      Culprit culprit;
+      switch (sink.kind) {
+        case SinkKind::kGpu:
+          culprit = MakeCulprit(*worker, Component::kGpu, 0.85);
+          say("everybody waits for the GPU of " + NameOf(*worker));
+          break;
+        case SinkKind::kFlush:
+          culprit = MakeCulprit(*worker, Component::kPcie, 0.85);
+          say("everybody waits for the NIC-PCIe-GPU path of " + NameOf(*worker));
+          break;
+        case SinkKind::kHostStopped:
+          culprit = MakeCulprit(*worker, Component::kHost, 0.95);
+          say("everybody waits for " + NameOf(*worker) + ", whose process is stopped");
+          break;
+        case SinkKind::kHostStarved:
+          culprit = MakeCulprit(*worker, Component::kHost, 0.8);
+          say("everybody waits for " + NameOf(*worker) + ", whose threads get no CPU");
+          break;
+        case SinkKind::kHostProxy:
+          culprit = MakeCulprit(*worker, Component::kHost, 0.6);
+          say("everybody waits for the proxy thread of " + NameOf(*worker));
+          break;
+        case SinkKind::kNotEntered:
+          culprit = MakeCulprit(*worker, Component::kHost, 0.8);
+          say("everybody waits for " + NameOf(*worker) + ", which has not called the operation");
+          ++absent;
+          if (sink.since_ns != 0) {
+            uint64_t first_entry = UINT64_MAX;
+            for (const Worker* other : job) {
+              const Op* head = Live(*other) ? other->HeadOp() : nullptr;
+              if (head != nullptr) first_entry = std::min(first_entry, head->s.start_ns);
+            }
+            if (first_entry != UINT64_MAX) {
+              out->onset_ns = std::min(out->onset_ns, std::max(first_entry, sink.since_ns));
+            }
+          }
+          break;
+        case SinkKind::kDead:
+          culprit = MakeCulprit(*worker, Component::kHost, 0.95);
+          say("the process of " + NameOf(*worker) + " is gone, its peers still wait for it");
+          ++dead;
+          out->onset_ns = std::min(out->onset_ns, worker->exited_ns);
+          break;
+        case SinkKind::kPath:
+        case SinkKind::kUnseen:
+          continue;
+      }
+      culprit.where = sink.where;
+      for (const Sink* s : sinks) {
+        std::string line = NameOf(*worker) + (s->where.empty() ? "" : ", " + s->where) + ": " + s->why;
+        if (out->evidence.size() < 16) out->evidence.push_back(line);
+      }
+      out->culprits.push_back(std::move(culprit));
+    }
+    if (!dead_sink) ExplainPaths(paths, own, out, say);
+    if (dead > 0) {
+      out->kind = IncidentKind::kDead;
+    } else if (absent > 0 && absent == out->culprits.size()) {
+      out->kind = IncidentKind::kAbsent;
+    }
+    if (out->culprits.empty() && !unseen.empty()) {
+      for (const Sink* sink : unseen) {
+        say("the chain of waiting ends at rank " + std::to_string(sink->rank) + " of " +
+            (sink->comm->name.empty() ? "a communicator" : sink->comm->name) +
+            ", which is not seen here");
+        out->evidence.push_back("not enough evidence: rank " + std::to_string(sink->rank) +
+                                " is not visible (" + sink->why + ")");
+        if (out->evidence.size() > 8) break;
+      }
+    }
+    if (out->culprits.empty() && graph.sinks.empty() && !graph.cycle.empty()) {
+      ExplainDeadlock(graph, out, say);
+    }
+    if (summary.empty()) summary = "the job stands still; not enough evidence for a culprit";
+    out->summary = summary;
+    for (const Worker* victim : graph.victims) {
+      if (out->rejected.size() >= 12) break;
+      std::string why = "it waits for its peers";
+      for (const WaitStep& step : graph.chain) {
+        if (step.from == victim && step.to != nullptr) {
+          why = "it waits for " + NameOf(*step.to) + ": " + step.why;
+        }
+      }
+      out->rejected.push_back({NameOf(*victim), why});
+    }
+    return !out->culprits.empty();
+  }
+
+  template <typename Say>
+  void ExplainPaths(const std::vector<const Sink*>& paths,
+                    const std::map<const Worker*, std::vector<const Sink*>>& own, Incident* out,
+                    Say say) {
+    // A path next to a culprit of another kind is its after-effect.
+    std::set<std::pair<const Worker*, const Worker*>> edges;
+    std::map<std::pair<const Worker*, const Worker*>, const Sink*> sample;
+    for (const Sink* sink : paths) {
+      if (own.count(sink->worker) != 0 || own.count(sink->other) != 0) continue;
+      edges.insert({sink->worker, sink->other});
+      sample.emplace(std::make_pair(sink->worker, sink->other), sink);
+    }
+    while (!edges.empty()) {
+      std::map<const Worker*, int> touches;
+      for (const auto& edge : edges) {
+        ++touches[edge.first];
+        ++touches[edge.second];
+      }
+      const Worker* most = nullptr;
+      int second = 0;
+      for (const auto& [worker, count] : touches) {
+        if (most == nullptr || count > touches[most]) {
+          if (most != nullptr) second = std::max(second, touches[most]);
+          most = worker;
+        } else {
+          second = std::max(second, count);
+        }
+      }
+      if (touches[most] >= 2 && touches[most] > second) {
+        out->culprits.push_back(MakeCulprit(*most, Component::kNic, 0.75));
+        say("everybody waits for the network of " + NameOf(*most));
+        for (const auto& edge : edges) {
+          if (edge.first == most || edge.second == most) {
+            out->evidence.push_back(sample[edge]->where + ": " + sample[edge]->why);
+          }
+        }
+        std::erase_if(edges, [&](const auto& e) { return e.first == most || e.second == most; });
+        continue;
+      }
+      auto edge = *edges.begin();
+      edges.erase(edges.begin());
+      const Sink& sink = *sample[edge];
+      bool watched = edge.first->host_now.has_value() && edge.second->host_now.has_value();
+      Culprit culprit;
+      if (sink.nothing_in_flight && watched) {
+        culprit = MakeCulprit(*edge.first, Component::kNic, 0.6);
+        say("everybody waits for what " + NameOf(*edge.first) + " sends to " +
+            NameOf(*edge.second));
+      } else if (sink.nothing_in_flight) {
+        culprit = MakeCulprit(*edge.first, Component::kUnknown, 0.4);
+        culprit.candidates = {Component::kNic, Component::kFabric, Component::kHost};
+        say("everybody waits for the path from " + NameOf(*edge.first) + " to " +
+            NameOf(*edge.second));
+      } else {
+        culprit = MakeCulprit(*edge.second, Component::kUnknown, 0.4);
+        culprit.candidates = watched
+                                 ? std::vector<Component>{Component::kNic, Component::kFabric}
+                                 : std::vector<Component>{Component::kHost, Component::kNic,
+                                                          Component::kFabric};
+        say("everybody waits for what is on its way from " + NameOf(*edge.first) + " to " +
+            NameOf(*edge.second));
+      }
+      culprit.where = sink.where;
+      out->evidence.push_back(sink.where + ": " + sink.why);
+      out->culprits.push_back(std::move(culprit));
+    }
+  }
+
+  template <typename Say>
+  void ExplainDeadlock(const WaitGraph& graph, Incident* out, Say say) {
+    std::string names;
+    for (const WaitStep& step : graph.cycle_steps) {
+      names += (names.empty() ? "" : " -> ") + NameOf(*step.from);
+      out->chain.push_back({step.from->job_rank, step.to->job_rank, step.why});
+      out->evidence.push_back(NameOf(*step.from) + " waits for " + NameOf(*step.to) + ": " +
+                              step.why);
+    }
+    say("deadlock: " + names + " wait for each other");
+    // Who left its own rhythm?
+    std::vector<const Worker*> changed;
+    for (const Worker* worker : graph.cycle) {
+      const Op* head = worker->HeadOp();
+      auto it = detectors_.find(worker->index);
+      if (head == nullptr || it == detectors_.end() || it->second.period() == 0) continue;
+      size_t p = it->second.period();
+      size_t n = worker->history.size();
+      if (n < p) continue;
+      if (worker->history[n - p].key != OpKey(*head, true)) changed.push_back(worker);
+    }
+    if (!changed.empty() && changed.size() < graph.cycle.size()) {
+      for (const Worker* worker : changed) {
+        out->culprits.push_back(MakeCulprit(*worker, Component::kApp, 0.8));
+        out->evidence.push_back(NameOf(*worker) + " calls its operations in another order than before");
+      }
+      return;
+    }
+    for (const Worker* worker : graph.cycle) {
+      Culprit culprit = MakeCulprit(*worker, Component::kUnknown, 0.4);
+      culprit.candidates = {Component::kApp, Component::kCcl};
+      out->culprits.push_back(std::move(culprit));
+    }
+  }
+
+  // ---- slow ------------------------------------------------------------------
+
+  void CheckSlow(const std::vector<Worker*>& job) {
+    size_t ready = 0, slow = 0, most_cycles = 0;
+    uint64_t since = UINT64_MAX, recovered = 0, latest_cycle = 0;
+    bool by_change = true;
+    double cycle_ns = 0;
+    for (const Worker* worker : job) {
+      auto it = detectors_.find(worker->index);
+      if (it == detectors_.end() || !it->second.ready()) continue;
+      const CycleDetector& d = it->second;
+      ++ready;
+      cycle_ns = std::max(cycle_ns, d.baseline_ns());
+      recovered = std::max(recovered, d.recovered_ns());
+      if (!d.slow()) continue;
+      ++slow;
+      by_change &= d.by_change();
+      since = std::min(since, d.slow_since_ns());
+      most_cycles = std::max(most_cycles, d.slow_cycles().size());
+      if (!d.slow_cycles().empty()) {
+        latest_cycle = std::max(latest_cycle, d.slow_cycles().back().end_ns);
+      }
+    }
+    Case* open = OpenCase(job);
+    if (open != nullptr && open->origin != Origin::kSlow) return;
+    if (slow == 0) {
+      quiet_until_.erase(job[0]);
+      if (open != nullptr) {
+        open->open = false;
+        IncidentOf(*open).cleared_ns = recovered != 0 ? recovered : now();
+      }
+      return;
+    }
+    bool enough = 2 * slow >= ready || most_cycles >= 4;
+    if (!enough) return;
+    if (open != nullptr) {
+      if (latest_cycle <= open->last_review_ns) return;
+      open->last_review_ns = latest_cycle;
+    } else {
+      // Judged before and found to be nothing: wait for more cycles.
+      auto it = quiet_until_.find(job[0]);
+      if (it != quiet_until_.end() && most_cycles < it->second) return;
+    }
+    BlameResult blame = FindBlame(job, detectors_, since, now());
+    if (blame.whole_job_paused && open == nullptr) {
+      quiet_until_[job[0]] = most_cycles + std::max<size_t>(2, most_cycles / 2);
+      return;
+    }
+    if (blame.lost_ns <= 0) return;
+    if (blame.blames.empty() && open == nullptr) {
+      bool give_up = by_change || most_cycles < 6;
+      quiet_until_[job[0]] = most_cycles + (by_change ? std::max<size_t>(4, most_cycles / 2) : 1);
+      if (give_up) return;
+    }
+    Incident draft = SlowIncident(job, blame, since, most_cycles);
+    Case* c = open;
+    if (c == nullptr) {
+      c = Reopen(job, draft, static_cast<uint64_t>(cycle_ns));
+      if (c != nullptr) {
+        c->origin = Origin::kSlow;
+        draft.onset_ns = std::min(draft.onset_ns, IncidentOf(*c).onset_ns);
+      }
+    }
+    if (c == nullptr) {
+      c = &NewCase(Origin::kSlow, job, IncidentKind::kSlow, draft.onset_ns, SlowComm(job));
+    }
+    Incident& incident = IncidentOf(*c);
+    if (draft.culprits.empty() && !incident.culprits.empty()) return;
+    bool first_verdict = incident.culprits.empty() && !draft.culprits.empty();
+    incident.kind = IncidentKind::kSlow;
+    incident.onset_ns = std::min(incident.onset_ns, draft.onset_ns);
+    incident.summary = draft.summary;
+    incident.culprits = draft.culprits;
+    incident.victims = draft.victims;
+    incident.chain = draft.chain;
+    incident.evidence = draft.evidence;
+    incident.rejected = draft.rejected;
+    if (first_verdict && c->has_verdict == false) incident.verdict_ns = now();
+    c->has_verdict = c->has_verdict || !incident.culprits.empty();
+    c->last_review_ns = latest_cycle;
+    c->signature = Signature(incident);
+  }
+
+  const Comm* SlowComm(const std::vector<Worker*>& job) const {
+    const Comm* best = nullptr;
+    for (const Worker* worker : job) {
+      for (auto it = worker->history.rbegin(); it != worker->history.rend(); ++it) {
+        const Comm* comm = it->member->comm;
+        if (best == nullptr || comm->nranks > best->nranks) best = comm;
+        if (worker->history.rend() - it > 8) break;
+      }
+    }
+    return best;
+  }
+
+  Incident SlowIncident(const std::vector<Worker*>& job, const BlameResult& blame, uint64_t since,
+                        size_t cycles) {
+    Incident incident;
+    incident.kind = IncidentKind::kSlow;
+    incident.onset_ns = since;
+    std::string who;
+    double total_excess = 0;
+    for (const Blame& b : blame.blames) total_excess += b.excess_ns;
+    double lost_total = blame.lost_ns * static_cast<double>(cycles) *
+                        static_cast<double>(job.size()) / 1e9;
+    std::set<std::pair<const Worker*, Component>> done;
+    for (const Blame& b : blame.blames) {
+      Component component = Component::kUnknown;
+      std::vector<Component> candidates;
+      std::string text;
+      const Worker* worker = b.worker;
+      switch (b.kind) {
+        case BlameKind::kHost:
+          component = Component::kHost;
+          text = "the host side of " + NameOf(*worker) + " (it calls late)";
+          break;
+        case BlameKind::kGpu:
+          component = Component::kGpu;
+          text = "the GPU of " + NameOf(*worker);
+          break;
+        case BlameKind::kFlush:
+          component = Component::kPcie;
+          text = "the NIC-PCIe-GPU path of " + NameOf(*worker);
+          break;
+        case BlameKind::kNetSender:
+        case BlameKind::kNetNode:
+          component = Component::kNic;
+          text = "the network of " + NameOf(*worker);
+          break;
+        case BlameKind::kNetEdge:
+          candidates = {Component::kNic, Component::kFabric};
+          text = "the path from " + NameOf(*worker) + " to " + NameOf(*b.other);
+          break;
+      }
+      std::string starved;
+      double starvation = CpuStarvation(*worker, &starved);
+      if (starvation >= 0.2 && component != Component::kUnknown) {
+        component = Component::kHost;
+        text = "the host of " + NameOf(*worker) + " (no CPU for its threads)";
+        incident.evidence.push_back(NameOf(*worker) + ": " + starved);
+      }
+      if (!done.insert({worker, component}).second) continue;
+      Culprit culprit = MakeCulprit(*worker, component, blame.confidence);
+      culprit.candidates = candidates;
+      if (b.kind == BlameKind::kNetEdge) {
+        culprit.where = NameOf(*worker) + " to " + NameOf(*b.other);
+      }
+      culprit.gpu_seconds_lost = total_excess > 0 ? lost_total * b.excess_ns / total_excess : 0;
+      incident.culprits.push_back(std::move(culprit));
+      who += (who.empty() ? "" : " and ") + text;
+    }
+    char figures[128];
+    std::snprintf(figures, sizeof(figures), "cycles take %.1f ms instead of %.1f ms",
+                  (blame.normal_ns + blame.lost_ns) / 1e6, blame.normal_ns / 1e6);
+    incident.summary = who.empty() ? std::string(figures) + "; not enough evidence for a culprit"
+                                   : std::string(figures) + " because of " + who;
+    for (const Worker* victim : blame.victims) incident.victims.push_back(victim->job_rank);
+    std::sort(incident.victims.begin(), incident.victims.end());
+    if (!blame.blames.empty()) {
+      for (const Worker* victim : blame.victims) {
+        incident.chain.push_back({victim->job_rank, blame.blames[0].worker->job_rank,
+                                  "waits for data that comes late through it"});
+        if (incident.chain.size() >= 8) break;
+      }
+    }
+    incident.evidence.insert(incident.evidence.end(), blame.evidence.begin(), blame.evidence.end());
+    incident.rejected = blame.rejected;
+    return incident;
+  }
+
+  std::map<size_t, CycleDetector> detectors_;
+  MismatchDetector mismatches_;
+  std::vector<std::vector<Worker*>> jobs_;
+  size_t job_shape_ = 0;
+  std::vector<Case> cases_;
+  std::map<const Worker*, size_t> quiet_until_;  // by first worker of the job: cycles
+};
+
+std::vector<BlindSpot> Pipeline::Impl::BlindSpots() const {
+  std::vector<BlindSpot> blind = model_.source_blind_spots();
+  for (const auto& [id, comm] : model_.comms()) {
+    if (comm->finalized || static_cast<int32_t>(comm->members.size()) >= comm->nranks) continue;
+    std::string name = comm->name.empty() ? "a communicator" : "communicator " + comm->name;
+    blind.push_back({name + ": " + std::to_string(comm->members.size()) + " of " +
+                         std::to_string(comm->nranks) + " ranks are seen",
+                     "what the other ranks do is not visible; a culprit among them cannot be named",
+                     "run the agent on their hosts too, and merge the recordings"});
+    if (blind.size() >= 24) break;
+  }
+  std::array<uint64_t, MC_LOSS_COUNT> lost{};
+  uint64_t torn = 0;
+  for (const auto& worker : model_.workers()) {
+    for (int i = 0; i < MC_LOSS_COUNT; ++i) lost[i] += worker->lost[i];
+    torn += worker->torn_reads;
+  }
+  struct Named {
+    mc_loss cause;
+    const char* text;
+  };
+  for (const Named& named :
+       {Named{MC_LOSS_COMM_TABLE_FULL, "communicators did not fit on the board"},
+        Named{MC_LOSS_THREAD_TABLE_FULL, "threads did not fit on the board"},
+        Named{MC_LOSS_OP_EVICTED, "operations in flight were overwritten on the board"},
+        Named{MC_LOSS_FLOW_TABLE_FULL, "proxy operations belong to flows that did not fit on the board"},
+        Named{MC_LOSS_PROXY_OP_POOL_FULL, "proxy operations were not tracked step by step"},
+        Named{MC_LOSS_FOREIGN_PARENT, "proxy operations were run for other processes (PXN)"}}) {
+    if (lost[named.cause] == 0) continue;
+    blind.push_back({std::to_string(lost[named.cause]) + " " + named.text,
+                     "their progress is not visible", ""});
+  }
+  if (torn > 0) {
+    blind.push_back({std::to_string(torn) + " lines of boards were being written at every try",
+                     "single samples are missing", ""});
+  }
+  if (model_.malformed() > 0) {
+    blind.push_back({std::to_string(model_.malformed()) + " malformed records were ignored",
+                     "some operations may be missing", ""});
+  }
+  return blind;
+}
+
+Pipeline::Pipeline(const PipelineOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+Pipeline::~Pipeline() = default;
+Pipeline::Pipeline(Pipeline&&) noexcept = default;
+Pipeline& Pipeline::operator=(Pipeline&&) noexcept = default;
+void Pipeline::Feed(const Snapshot& snapshot) { impl_->Feed(snapshot); }
+void Pipeline::Finish() { impl_->Finish(); }
+const std::vector<Incident>& Pipeline::incidents() const { return impl_->incidents_; }
+std::vector<BlindSpot> Pipeline::BlindSpots() const { return impl_->BlindSpots(); }
+JobView Pipeline::View() const { return impl_->model_.View(); }
+
+}  // namespace mycroft

@@ -1,0 +1,549 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "userspace/attribute/wait_graph.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <set>
+
+namespace mycroft {
+namespace {
+
+struct Edge {
+  const Worker* to = nullptr;
+  std::string why;
+};
+
+struct Node {
+  const Worker* worker = nullptr;
+  const Op* head = nullptr;
+  bool still = false;
+  std::vector<Edge> edges;
+  std::vector<Sink> sinks;
+};
+
+std::string FlowName(const FlowSample& flow) {
+  char text[96];
+  std::snprintf(text, sizeof(text), "channel %u, %s rank %d", flow.channel,
+                flow.direction == MC_SEND ? "send to" : "recv from", flow.peer);
+  return text;
+}
+
+std::string Counts(const FlowSample& flow) {
+  char text[96];
+  std::snprintf(text, sizeof(text), "%u of %u steps %s, %u %s", flow.done, flow.total,
+                flow.direction == MC_SEND ? "acknowledged" : "consumed",
+                flow.direction == MC_SEND ? flow.transmitted : flow.ready,
+                flow.direction == MC_SEND ? "handed to the NIC" : "received");
+  return text;
+}
+
+class Builder {
+ public:
+  Builder(const JobModel& model, const std::vector<Worker*>& job, uint64_t still_ns)
+      : model_(model), job_(job), still_ns_(still_ns) {}
+
+  WaitGraph Build() {
+    for (const Worker* worker : job_) {
+      Node& node = nodes_[worker];
+      node.worker = worker;
+      node.head = worker->alive() ? worker->HeadOp() : nullptr;
+      if (node.head != nullptr) {
+        uint64_t moved = LastMovement(*worker, *node.head);
+        node.still = model_.now_ns() >= moved + still_ns_;
+      }
+    }
+    for (auto& [worker, node] : nodes_) {
+      if (node.head != nullptr) Look(node);
+    }
+    return Collect();
+  }
+
+ private:
+  static const FlowSample* FindFlow(const Member& member, uint64_t op_id, uint8_t channel,
+                                    mc_direction direction, int32_t peer) {
+    for (const auto& [line, flow] : member.flows) {
+      if (flow.channel == channel && flow.direction == direction && flow.peer == peer &&
+          flow.op_id == op_id && flow.owner_pid == 0) {
+        return &flow;
+      }
+    }
+    return nullptr;
+  }
+
+  static const Member* MemberAt(const Comm& comm, int32_t rank) {
+    auto it = comm.members.find(rank);
+    return it == comm.members.end() ? nullptr : it->second;
+  }
+
+  // The peer's side of the same operation; nullptr when it has not entered it.
+  static const Op* Counterpart(const Op& op, const Member& peer) {
+    if (op.s.kind == MC_OP_COLL) return JobModel::FindColl(peer, op.s.ordinal);
+    mc_op_kind kind = op.s.kind == MC_OP_SEND ? MC_OP_RECV : MC_OP_SEND;
+    return JobModel::FindP2p(peer, kind, op.member->info.rank, op.s.ordinal);
+  }
+
+  // Host evidence that explains why a worker moves nothing, whatever its flows say.
+  bool HostSink(const Worker& worker, const Comm* comm, Sink* sink) const {
+    sink->worker = &worker;
+    sink->comm = comm;
+    if (worker.status == ProcessStatus::kExited) {
+      sink->kind = SinkKind::kDead;
+      sink->since_ns = worker.exited_ns;
+      sink->why = "its process (pid " + std::to_string(worker.key.pid) + ") is gone";
+      return true;
+    }
+    if (IsStopped(worker)) {
+      sink->kind = SinkKind::kHostStopped;
+      sink->since_ns = 0;
+      sink->why = "its process (pid " + std::to_string(worker.key.pid) + ") is stopped (state T)";
+      return true;
+    }
+    std::string figures;
+    if (CpuStarvation(worker, &figures) >= 0.5) {
+      sink->kind = SinkKind::kHostStarved;
+      sink->why = figures;
+      return true;
+    }
+    return false;
+  }
+
+  void AddPath(Node& node, const Worker* from, const Worker* to, const Comm* comm,
+               const FlowSample& at, uint64_t since, bool nothing_in_flight, std::string why) {
+    // Either end may be unable to move for a reason of its own.
+    for (const Worker* end : {to, from}) {
+      Sink host;
+      if (HostSink(*end, comm, &host)) {
+        if (end == node.worker) {
+          node.sinks.push_back(host);
+        } else {
+          node.edges.push_back({end, why});
+        }
+        return;
+      }
+    }
+    Sink sink;
+    sink.kind = SinkKind::kPath;
+    sink.worker = from;
+    sink.other = to;
+    sink.comm = comm;
+    sink.where = "channel " + std::to_string(at.channel) + ", " + NameOf(*from) + " to " +
+                 NameOf(*to);
+    sink.why = std::move(why);
+    sink.since_ns = since;
+    sink.nothing_in_flight = nothing_in_flight;
+    node.sinks.push_back(std::move(sink));
+  }
+
+  void AddOwn(Node& node, SinkKind kind, const FlowSample& flow, std::string why) {
+    Sink sink;
+    sink.kind = kind;
+    sink.worker = node.worker;
+    sink.comm = node.head->member->comm;
+    sink.where = FlowName(flow);
+    sink.why = std::move(why);
+    sink.since_ns = flow.state_ns;
+    node.sinks.push_back(std::move(sink));
+  }
+
+  // An edge to a peer: or to a rank that nobody sees.
+  void AddEdge(Node& node, const Comm& comm, int32_t rank, std::string why) {
+    const Member* peer = MemberAt(comm, rank);
+    if (peer != nullptr) {
+      node.edges.push_back({peer->worker, std::move(why)});
+      return;
+    }
+    Sink sink;
+    sink.kind = SinkKind::kUnseen;
+    sink.comm = &comm;
+    sink.rank = rank;
+    sink.why = std::move(why);
+    node.sinks.push_back(std::move(sink));
+  }
+
+  void Look(Node& node) {
+    const Worker& worker = *node.worker;
+    const Op& op = *node.head;
+    const Comm& comm = *op.member->comm;
+    Sink host;
+    if (HostSink(worker, &comm, &host)) {
+      node.sinks.push_back(host);
+      return;
+    }
+    std::vector<const FlowSample*> flows;
+    for (const auto& [line, flow] : op.member->flows) {
+      if (flow.op_id == op.s.id && flow.open_ops > 0 && flow.state != MC_FLOW_IDLE) {
+        flows.push_back(&flow);
+      }
+    }
+    if (flows.empty()) {
+      LookWithoutFlows(node);
+      return;
+    }
+    for (const FlowSample* flow : flows) LookAtFlow(node, *flow, flows);
+    if (node.edges.empty() && node.sinks.empty()) LookWithoutFlows(node);
+  }
+
+  void LookWithoutFlows(Node& node) {
+    const Op& op = *node.head;
+    const Comm& comm = *op.member->comm;
+    if (op.s.kind != MC_OP_COLL) {
+      const Member* peer = MemberAt(comm, op.s.root_or_peer);
+      if (peer == nullptr) {
+        AddEdge(node, comm, op.s.root_or_peer, OpName(op) + " waits for it");
+      } else if (Counterpart(op, *peer) == nullptr) {
+        AddEdge(node, comm, op.s.root_or_peer, "it has not entered " + OpName(op));
+      }
+      return;
+    }
+    for (int32_t rank = 0; rank < comm.nranks; ++rank) {
+      const Member* peer = MemberAt(comm, rank);
+      if (peer == nullptr || peer == op.member) continue;
+      if (Counterpart(op, *peer) == nullptr && (!peer->has_coll ||
+                                                peer->last_coll_ordinal < op.s.ordinal)) {
+        AddEdge(node, comm, rank, "it has not entered " + OpName(op));
+      }
+    }
+    if (node.edges.empty()) {
+      // All have entered, none shows a flow: an edge to each that is still in it.
+      for (const auto& [rank, peer] : comm.members) {
+        if (peer == op.member) continue;
+        const Op* theirs = Counterpart(op, *peer);
+        if (theirs != nullptr && !theirs->complete && !theirs->settled &&
+            nodes_[peer->worker].head != theirs) {
+          AddEdge(node, comm, rank, "it is still in an earlier operation");
+        }
+      }
+    }
+  }
+
+  // True when the peer is not in this operation (yet): then it decides.
+  bool PeerElsewhere(Node& node, const FlowSample& flow, const Member& peer, const Op** theirs) {
+    const Op& op = *node.head;
+    *theirs = Counterpart(op, peer);
+    if (*theirs == nullptr) {
+      if (peer.has_coll && op.s.kind == MC_OP_COLL && peer.last_coll_ordinal > op.s.ordinal) {
+        return false;  // long past it
+      }
+      AddEdge(node, *op.member->comm, flow.peer, "it has not entered " + OpName(op));
+      return true;
+    }
+    const Op* head = nodes_[peer.worker].head;
+    if (!(*theirs)->complete && !(*theirs)->settled && head != nullptr && head != *theirs &&
+        head->s.id < (*theirs)->s.id) {
+      AddEdge(node, *op.member->comm, flow.peer,
+              "it is still in " + OpName(*head) + ", before " + OpName(op));
+      return true;
+    }
+    return false;
+  }
+
+  void LookAtFlow(Node& node, const FlowSample& flow, const std::vector<const FlowSample*>& flows) {
+    const Op& op = *node.head;
+    const Comm& comm = *op.member->comm;
+    const Member* peer = MemberAt(comm, flow.peer);
+    const Op* theirs = nullptr;
+    switch (flow.state) {
+      case MC_FLOW_IDLE:
+        return;
+      case MC_FLOW_QUEUED:
+      case MC_FLOW_PROGRESS: {
+        // Not taken up by the proxy thread although nothing is before it; a receive
+        // in progress without a buffer posted waits for its own kernel.
+        bool others_move = false;
+        for (const FlowSample* other : flows) {
+          others_move |= other->state != MC_FLOW_QUEUED && other->state != MC_FLOW_PROGRESS;
+        }
+        if (!others_move && flow.state == MC_FLOW_QUEUED) {
+          AddOwn(node, SinkKind::kHostProxy, flow,
+                 "the proxy thread has not taken up " + OpName(op));
+        }
+        return;
+      }
+      case MC_FLOW_RECV_REMOTE: {
+        if (peer == nullptr) {
+          AddEdge(node, comm, flow.peer, FlowName(flow) + ": no data from it");
+          return;
+        }
+        if (PeerElsewhere(node, flow, *peer, &theirs)) return;
+        const FlowSample* send =
+            theirs == nullptr ? nullptr
+                              : FindFlow(*peer, theirs->s.id, flow.channel, MC_SEND,
+                                         op.member->info.rank);
+        if (theirs == nullptr || theirs->complete || theirs->settled) {
+          AddPath(node, peer->worker, node.worker, &comm, flow, flow.state_ns, false,
+                  NameOf(*peer->worker) + " has finished sending, " + NameOf(*node.worker) +
+                      " has not received (" + Counts(flow) + ")");
+          return;
+        }
+        if (send == nullptr) {
+          AddEdge(node, comm, flow.peer, FlowName(flow) + ": no data from it");
+          return;
+        }
+        if (send->state == MC_FLOW_SEND_NET) {
+          AddPath(node, peer->worker, node.worker, &comm, flow, send->state_ns,
+                  send->done <= flow.ready,
+                  "the sender has handed the data to the NIC (" + Counts(*send) +
+                      "), the receiver has a buffer posted and gets nothing (" + Counts(flow) + ")");
+          return;
+        }
+        if (send->state == MC_FLOW_SEND_PEER) {
+          AddPath(node, peer->worker, node.worker, &comm, flow, send->state_ns, false,
+                  "the receiver has offered a buffer, the sender has not seen it (" +
+                      Counts(*send) + "; " + Counts(flow) + ")");
+          return;
+        }
+        if (send->transmitted > flow.ready) {
+          AddPath(node, peer->worker, node.worker, &comm, flow, flow.state_ns, false,
+                  "steps are acknowledged at the sender and not received (" + Counts(*send) +
+                      "; " + Counts(flow) + ")");
+          return;
+        }
+        AddEdge(node, comm, flow.peer, FlowName(flow) + ": no data from it");
+        return;
+      }
+      case MC_FLOW_RECV_FLUSH:
+        AddOwn(node, SinkKind::kFlush, flow,
+               "data has arrived at the NIC and its flush to the GPU does not end (" +
+                   Counts(flow) + ")");
+        return;
+      case MC_FLOW_RECV_GPU: {
+        // A GPU that cannot send cannot receive either: then the send side decides.
+        for (const FlowSample* other : flows) {
+          if (other->direction == MC_SEND && other->channel == flow.channel &&
+              (other->state == MC_FLOW_SEND_NET || other->state == MC_FLOW_SEND_PEER)) {
+            return;
+          }
+        }
+        AddOwn(node, SinkKind::kGpu, flow,
+               "data has arrived and its GPU does not take it (" + Counts(flow) + ")");
+        return;
+      }
+      case MC_FLOW_SEND_GPU: {
+        bool has_recv = false;
+        for (const FlowSample* other : flows) {
+          has_recv |= other->direction == MC_RECV && other->channel == flow.channel;
+        }
+        if (has_recv && op.s.kind == MC_OP_COLL) return;  // the receive side decides
+        AddOwn(node, SinkKind::kGpu, flow,
+               "its GPU does not fill the send slots (" + Counts(flow) + ")");
+        return;
+      }
+      case MC_FLOW_SEND_PEER:
+      case MC_FLOW_SEND_NET: {
+        if (peer == nullptr) {
+          AddEdge(node, comm, flow.peer, FlowName(flow) + ": not acknowledged");
+          return;
+        }
+        if (PeerElsewhere(node, flow, *peer, &theirs)) return;
+        const FlowSample* recv =
+            theirs == nullptr ? nullptr
+                              : FindFlow(*peer, theirs->s.id, flow.channel, MC_RECV,
+                                         op.member->info.rank);
+        if (recv != nullptr && (recv->state == MC_FLOW_RECV_GPU ||
+                                recv->state == MC_FLOW_RECV_FLUSH ||
+                                recv->state == MC_FLOW_QUEUED)) {
+          AddEdge(node, comm, flow.peer, FlowName(flow) + ": the receiver has no free slot");
+          return;
+        }
+        bool credit = flow.state == MC_FLOW_SEND_PEER;
+        AddPath(node, node.worker, peer->worker, &comm, flow, flow.state_ns,
+                !credit && recv != nullptr && flow.done <= recv->ready,
+                credit ? "the receiver has offered a buffer, the sender has not seen it (" +
+                             Counts(flow) + ")"
+                       : "handed to the NIC and not acknowledged (" + Counts(flow) + ")");
+        return;
+      }
+    }
+  }
+
+  WaitGraph Collect() {
+    // Workers that others wait for and that have nothing in flight.
+    std::map<const Worker*, std::string> waited;
+    for (auto& [worker, node] : nodes_) {
+      if (!node.still) continue;
+      for (const Edge& edge : node.edges) waited.emplace(edge.to, edge.why);
+    }
+    for (auto& [worker, why] : waited) {
+      Node& node = nodes_[worker];
+      node.worker = worker;
+      if (node.head != nullptr || !node.sinks.empty()) continue;
+      Sink sink;
+      if (!HostSink(*worker, nullptr, &sink)) {
+        sink.kind = SinkKind::kNotEntered;
+        sink.worker = worker;
+        sink.since_ns = worker->last_end_ns;
+        sink.why = why + "; it has no operation in flight";
+        for (const auto& [line, member] : worker->members) {
+          if (member->info.in_api) sink.why += " and is inside an NCCL call";
+        }
+      }
+      node.sinks.push_back(sink);
+    }
+
+    WaitGraph graph;
+    std::map<const Worker*, int> depth;  // longest known distance to a sink
+    std::map<const Worker*, const Edge*> next;
+    std::set<std::tuple<SinkKind, const Worker*, const Worker*, const Comm*, int32_t>> known;
+    std::set<const Worker*> reaches;
+    // A node with sinks of its own is where the chain ends, even if it waits as well.
+    std::vector<const Worker*> queue;
+    for (auto& [worker, node] : nodes_) {
+      bool waiting = node.still || node.head == nullptr;
+      if (node.sinks.empty() || !waiting) continue;
+      for (const Sink& sink : node.sinks) {
+        const Worker* place = sink.kind == SinkKind::kUnseen ? nullptr : sink.worker;
+        auto id = std::make_tuple(sink.kind, place, sink.other, sink.comm, sink.rank);
+        if (sink.kind != SinkKind::kUnseen && sink.kind != SinkKind::kPath) {
+          std::get<3>(id) = nullptr;
+        }
+        if (known.insert(id).second) {
+          graph.sinks.push_back(sink);
+        } else if (sink.kind == SinkKind::kPath && !sink.nothing_in_flight) {
+          for (Sink& old : graph.sinks) {
+            if (old.kind == SinkKind::kPath && old.worker == sink.worker &&
+                old.other == sink.other) {
+              old.nothing_in_flight = false;
+            }
+          }
+        }
+      }
+      reaches.insert(worker);
+      depth[worker] = 0;
+      queue.push_back(worker);
+    }
+    // Walk the edges backwards, breadth first.
+    std::map<const Worker*, std::vector<std::pair<const Worker*, const Edge*>>> back;
+    for (auto& [worker, node] : nodes_) {
+      if (!node.still) continue;
+      for (const Edge& edge : node.edges) back[edge.to].push_back({worker, &edge});
+    }
+    const Worker* farthest = nullptr;
+    for (size_t i = 0; i < queue.size(); ++i) {
+      for (auto& [from, edge] : back[queue[i]]) {
+        if (!reaches.insert(from).second) continue;
+        depth[from] = depth[queue[i]] + 1;
+        next[from] = edge;
+        queue.push_back(from);
+        if (farthest == nullptr || depth[from] > depth[farthest]) farthest = from;
+      }
+    }
+    std::set<const Worker*> own;
+    for (const Sink& sink : graph.sinks) {
+      if (sink.kind != SinkKind::kPath && sink.worker != nullptr) own.insert(sink.worker);
+    }
+    for (auto& [worker, node] : nodes_) {
+      if (node.still && reaches.count(worker) != 0 && own.count(worker) == 0) {
+        graph.victims.push_back(worker);
+      }
+    }
+    for (const Worker* at = farthest; at != nullptr && next.count(at) != 0;) {
+      graph.chain.push_back({at, next[at]->to, next[at]->why});
+      at = next[at]->to;
+    }
+    if (graph.sinks.empty()) FindCycle(&graph);
+    return graph;
+  }
+
+  void FindCycle(WaitGraph* graph) {
+    for (auto& [start, first] : nodes_) {
+      if (!first.still || first.edges.empty()) continue;
+      std::vector<const Worker*> path;
+      std::set<const Worker*> on_path;
+      const Worker* at = start;
+      while (at != nullptr && on_path.insert(at).second) {
+        path.push_back(at);
+        Node& node = nodes_[at];
+        at = node.edges.empty() ? nullptr : node.edges[0].to;
+      }
+      if (at == nullptr) continue;
+      auto begin = std::find(path.begin(), path.end(), at);
+      graph->cycle.assign(begin, path.end());
+      for (const Worker* worker : graph->cycle) {
+        graph->cycle_steps.push_back({worker, nodes_[worker].edges[0].to, nodes_[worker].edges[0].why});
+      }
+      return;
+    }
+  }
+
+  const JobModel& model_;
+  const std::vector<Worker*>& job_;
+  uint64_t still_ns_;
+  std::map<const Worker*, Node> nodes_;
+};
+
+}  // namespace
+
+uint64_t LastMovement(const Worker& worker, const Op& op) {
+  uint64_t moved = std::max({op.s.start_ns, op.s.stop_ns, op.s.proxy_first_ns,
+                             op.s.proxy_progress_ns, op.s.proxy_last_ns});
+  for (const auto& [line, flow] : op.member->flows) {
+    if (flow.op_id == op.s.id) moved = std::max(moved, flow.moved_ns);
+  }
+  // It only became the head of the line when the one before it ended.
+  return std::max(moved, worker.last_end_ns);
+}
+
+bool IsStopped(const Worker& worker) {
+  return worker.host_now && (worker.host_now->state == 'T' || worker.host_now->state == 't');
+}
+
+double CpuStarvation(const Worker& worker, std::string* text) {
+  if (!worker.host_now || !worker.host_before) return 0;
+  double elapsed = static_cast<double>(worker.host_now_ns - worker.host_before_ns);
+  if (elapsed <= 0) return 0;
+  double worst = 0;
+  for (const ThreadSample& now : worker.host_now->threads) {
+    for (const ThreadSample& before : worker.host_before->threads) {
+      if (now.tid != before.tid || now.runq_wait_ns < before.runq_wait_ns ||
+          now.run_ns < before.run_ns) {
+        continue;
+      }
+      double waited = static_cast<double>(now.runq_wait_ns - before.runq_wait_ns);
+      double ran = static_cast<double>(now.run_ns - before.run_ns);
+      double share = waited / std::max(elapsed, waited + ran);
+      if (share > worst) {
+        worst = share;
+        if (text != nullptr) {
+          char buffer[192];
+          std::snprintf(buffer, sizeof(buffer),
+                        "its %s thread (tid %u) waited for a CPU %.0f ms of the last %.0f ms",
+                        (now.roles & MC_THREAD_PROGRESS) != 0 ? "proxy" : "main", now.tid,
+                        waited / 1e6, elapsed / 1e6);
+          *text = buffer;
+        }
+      }
+    }
+  }
+  if (worker.host_now->throttled_ns > worker.host_before->throttled_ns) {
+    double throttled =
+        static_cast<double>(worker.host_now->throttled_ns - worker.host_before->throttled_ns);
+    if (throttled / elapsed > worst) {
+      worst = std::min(1.0, throttled / elapsed);
+      if (text != nullptr) {
+        char buffer[160];
+        std::snprintf(buffer, sizeof(buffer),
+                      "its cgroup was throttled %.0f ms of the last %.0f ms (CPU quota)",
+                      throttled / 1e6, elapsed / 1e6);
+        *text = buffer;
+      }
+    }
+  }
+  return worst;
+}
+
+std::string NameOf(const Worker& worker) { return "rank " + std::to_string(worker.job_rank); }
+
+std::string OpName(const Op& op) {
+  std::string name = ToString(op.s.func);
+  name += " #" + std::to_string(op.s.ordinal);
+  if (op.s.kind == MC_OP_SEND) name += " to rank " + std::to_string(op.s.root_or_peer);
+  if (op.s.kind == MC_OP_RECV) name += " from rank " + std::to_string(op.s.root_or_peer);
+  const Comm& comm = *op.member->comm;
+  char id[32];
+  std::snprintf(id, sizeof(id), "%llx", static_cast<unsigned long long>(comm.id));
+  name += " on " + (comm.name.empty() ? std::string("communicator ") + id : comm.name);
+  return name;
+}
+
+}  // namespace mycroft

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Who waits for whom, now. The oldest operation in flight of every worker is
+// looked at through the head-of-line states of its flows (design section 5.1);
+// the edges are followed to the sinks: those who wait for nobody. Sinks are the
+// culprits, everybody who reaches one is its victim. A cycle without a sink is a
+// deadlock.
+//
+// Pure function of the model; results hold pointers into it, valid until its
+// next Apply().
+#ifndef MYCROFT_USERSPACE_ATTRIBUTE_WAIT_GRAPH_H_
+#define MYCROFT_USERSPACE_ATTRIBUTE_WAIT_GRAPH_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "userspace/attribute/incident.h"
+#include "userspace/model/job.h"
+
+namespace mycroft {
+
+enum class SinkKind : uint8_t {
+  kGpu,        // its GPU does not fill or drain slots
+  kFlush,      // NIC - PCIe - GPU path
+  kPath,       // data or credit lost between two workers: `worker` sends, `other` receives
+  kHostStopped,  // the process is stopped
+  kHostStarved,  // its threads want a CPU and do not get one
+  kHostProxy,  // the proxy thread does not take up an operation
+  kNotEntered, // has nothing in flight; others wait for it to enter
+  kDead,       // the process is gone
+  kUnseen,     // a rank that no agent sees
+};
+
+struct Sink {
+  SinkKind kind = SinkKind::kUnseen;
+  const Worker* worker = nullptr;  // nullptr for kUnseen
+  const Worker* other = nullptr;   // kPath: the receiver
+  const Comm* comm = nullptr;      // where it was met
+  int32_t rank = -1;               // kUnseen: rank in `comm`
+  std::string where;               // "channel 0, recv from rank 3"
+  std::string why;                 // one sentence: the local evidence
+  uint64_t since_ns = 0;           // since when the local evidence holds; 0 unknown
+  // kPath: counters say that everything the sender finished has arrived: what is
+  // missing never left its side.
+  bool nothing_in_flight = false;
+};
+
+struct WaitStep {
+  const Worker* from = nullptr;
+  const Worker* to = nullptr;  // nullptr: a rank that is not seen
+  std::string why;
+};
+
+struct WaitGraph {
+  std::vector<Sink> sinks;                // without duplicates
+  std::vector<const Worker*> victims;     // reach a sink, are none themselves
+  std::vector<WaitStep> chain;            // from the victim farthest away to a sink
+  std::vector<const Worker*> cycle;       // a deadlock, when there is no sink
+  std::vector<WaitStep> cycle_steps;
+};
+
+// Workers whose head operation has not moved for `still_ns` are the ones that wait.
+WaitGraph BuildWaitGraph(const JobModel& model, const std::vector<Worker*>& job,
+                         uint64_t still_ns);
+
+// Last movement of an operation of this worker: the latest of its enqueue and of
+// the movements of its flows.
+uint64_t LastMovement(const Worker& worker, const Op& op);
+
+// What the host samples say; false without samples.
+bool IsStopped(const Worker& worker);
+// Share of the wanted CPU time that a thread of this worker did not get, over the
+// last two host samples; 0 without samples. `text` gets the figures.
+double CpuStarvation(const Worker& worker, std::string* text);
+
+std::string NameOf(const Worker& worker);  // "rank 3"
+std::string OpName(const Op& op);          // "AllReduce #31 on world"
+
+}  // namespace mycroft
+
+#endif  // MYCROFT_USERSPACE_ATTRIBUTE_WAIT_GRAPH_H_
