@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <set>
+#include <sstream>
 
 #include "absl/status/statusor.h"
 #include "userspace/base/text.h"
@@ -231,8 +233,44 @@ absl::Status UnknownKey(const std::string& where, const std::string& key, Config
   return absl::InvalidArgumentError(text + " Known keys: " + JoinNames(names));
 }
 
-// `prefix` is empty or "section.". Goes one level down at most, and into known
-// sections only: what an alias or a deep nest hides is never walked.
+// Looks over the events before any tree is built: a tree with aliases can be
+// huge or contain itself, and a configuration needs neither them nor depth.
+class Guard : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark& mark) override {
+    if (++documents_ > 1) throw YAML::ParserException(mark, "more than one document; keep one");
+  }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override { Check(mark, anchor); }
+  void OnAlias(const YAML::Mark& mark, YAML::anchor_t) override { Check(mark, 1); }
+  void OnScalar(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                const std::string&) override {
+    Check(mark, anchor);
+  }
+  void OnSequenceStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                       YAML::EmitterStyle::value) override {
+    Enter(mark, anchor);
+  }
+  void OnSequenceEnd() override { --depth_; }
+  void OnMapStart(const YAML::Mark& mark, const std::string&, YAML::anchor_t anchor,
+                  YAML::EmitterStyle::value) override {
+    Enter(mark, anchor);
+  }
+  void OnMapEnd() override { --depth_; }
+
+ private:
+  static void Check(const YAML::Mark& mark, YAML::anchor_t anchor) {
+    if (anchor != 0) throw YAML::ParserException(mark, "anchors and aliases are not supported");
+  }
+  void Enter(const YAML::Mark& mark, YAML::anchor_t anchor) {
+    Check(mark, anchor);
+    if (++depth_ > 4) throw YAML::ParserException(mark, "nested too deep");
+  }
+  int depth_ = 0;
+  int documents_ = 0;
+};
+
+// `prefix` is empty or "section.".
 absl::Status LoadMap(Config& config, const YAML::Node& map, const std::string& prefix,
                      const std::string& file, ConfigScope scope) {
   std::set<std::string> seen;
@@ -299,18 +337,18 @@ absl::Status LoadConfigText(Config& config, const std::string& text, const std::
                                       "; is it the right file?");
   }
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
-    if (documents.size() > 1) {
-      return absl::InvalidArgumentError(file + ": more than one YAML document; keep one");
+    std::istringstream stream(text);
+    YAML::Parser parser(stream);
+    Guard guard;
+    while (parser.HandleNextDocument(guard)) {
     }
-    if (documents.empty() || !documents[0].IsDefined() || documents[0].IsNull()) {
-      return absl::OkStatus();
-    }
-    if (!documents[0].IsMap()) {
-      return absl::InvalidArgumentError(Where(file, documents[0].Mark()) +
+    const YAML::Node document = YAML::Load(text);
+    if (!document.IsDefined() || document.IsNull()) return absl::OkStatus();
+    if (!document.IsMap()) {
+      return absl::InvalidArgumentError(Where(file, document.Mark()) +
                                         ": expected lines of the form 'key: value'");
     }
-    return LoadMap(config, documents[0], "", file, scope);
+    return LoadMap(config, document, "", file, scope);
   } catch (const YAML::Exception& e) {
     return absl::InvalidArgumentError(Where(file, e.mark) + ": not valid YAML: " + e.msg);
   } catch (const std::exception& e) {
@@ -394,10 +432,10 @@ std::string PrintConfig(const Config& config) {
     if (in != section) out += in + ":\n";
     section = in;
     std::string value = rule.print(config);
-    // A single-quoted YAML scalar knows one escape: the doubled quote.
-    const bool plain = !value.empty() && std::all_of(value.begin(), value.end(), [](char c) {
-      return std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '/' || c == '_';
-    });
+    // Only words of ours stay bare: free text may read as null or as a comment. A
+    // single-quoted YAML scalar knows one escape: the doubled quote.
+    const bool free_text = rule.key.value == "PATH" || rule.key.value == "ADDRESS:PORT";
+    const bool plain = !value.empty() && !free_text;
     if (!plain) {
       std::string quoted = "'";
       for (char c : value) quoted += c == '\'' ? std::string("''") : std::string(1, c);

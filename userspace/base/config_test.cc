@@ -100,7 +100,8 @@ TEST(Config, BadValuesAreErrorsWithTheLine) {
   EXPECT_THAT(Error("interval: 1s\ninterval: 1s\n"),
               HasSubstr("c.yaml:2: key 'interval' is there twice"));
   EXPECT_THAT(Error("- a\n- b\n"), HasSubstr("key: value"));
-  EXPECT_THAT(Error("a: 1\n---\nb: 2\n"), HasSubstr("more than one YAML document"));
+  EXPECT_THAT(Error("a: 1\n---\nb: 2\n"),
+              HasSubstr("c.yaml:2: not valid YAML: more than one document"));
   EXPECT_THAT(Error("interval: 1s\nlevel: a: b\n"), HasSubstr("c.yaml:2: not valid YAML"));
   EXPECT_THAT(Error("top: {a: b\n"), HasSubstr("c.yaml:"));
   EXPECT_THAT(Error(std::string(kMaxConfigBytes + 1, ' ')), HasSubstr("larger than 64KiB"));
@@ -110,7 +111,9 @@ TEST(Config, HostileYamlIsAnError) {
   Config config;
   std::string deep(20000, '[');
   EXPECT_FALSE(LoadConfigText(config, deep, "c", ConfigScope::kSystem).ok());
-  EXPECT_FALSE(LoadConfigText(config, "top: &a [*a, *a]\n", "c", ConfigScope::kSystem).ok());
+  EXPECT_THAT(Error("interval: 1s\ntop: &a [*a, *a]\n"),
+              HasSubstr("c.yaml:2: not valid YAML: anch"));
+  EXPECT_THAT(Error("top: {ascii: {a: {b: {c: d}}}}\n"), HasSubstr("nested too deep"));
   EXPECT_FALSE(LoadConfigText(config, "? {a: b}\n: c\n", "c", ConfigScope::kSystem).ok());
   std::string bomb = "a0: &a0 [x]\n";
   for (int i = 1; i < 40; ++i) {
