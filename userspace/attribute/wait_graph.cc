@@ -474,6 +474,11 @@ class Builder {
 
 }  // namespace
 
+WaitGraph BuildWaitGraph(const JobModel& model, const std::vector<Worker*>& job,
+                         uint64_t still_ns) {
+  return Builder(model, job, still_ns).Build();
+}
+
 uint64_t LastMovement(const Worker& worker, const Op& op) {
   uint64_t moved = std::max({op.s.start_ns, op.s.stop_ns, op.s.proxy_first_ns,
                              op.s.proxy_progress_ns, op.s.proxy_last_ns});
