@@ -159,41 +159,43 @@ uint32_t ChooseHead(State& s, const FlowState& f) {
   return f.first;
 }
 
+// What a flow waits for whose lowest step is at this stage. A receive that was only
+// started is not yet offered to the network.
+constexpr mc_flow_state FlowStateOf(uint8_t direction, Stage stage) {
+  const bool send = direction == MC_SEND;
+  switch (stage) {
+    case Stage::kStarted:
+      return send ? MC_FLOW_SEND_GPU : MC_FLOW_PROGRESS;
+    case Stage::kPosted:
+      return send ? MC_FLOW_SEND_GPU : MC_FLOW_RECV_REMOTE;
+    case Stage::kReady:
+      return send ? MC_FLOW_SEND_PEER : MC_FLOW_RECV_FLUSH;
+    case Stage::kTransmitted:
+      return send ? MC_FLOW_SEND_NET : MC_FLOW_RECV_GPU;
+    case Stage::kNone:
+    case Stage::kStopped:
+      break;
+  }
+  return MC_FLOW_PROGRESS;
+}
+
+uint64_t EnteredStage(const Step& step) {
+  if (step.stage == Stage::kTransmitted) return step.transmitted_ns;
+  if (step.stage == Stage::kReady) return step.ready_ns;
+  return step.posted_ns;  // or started
+}
+
 // State of the lowest step that has not stopped. REQUIRES: inside a LineWrite.
 void WriteHeadState(const ProxyOpRecord& rec, const Tracker* tracker, uint64_t flow_head_since,
                     mc_board_flow* line) {
-  uint8_t state = MC_FLOW_QUEUED;
+  mc_flow_state state = rec.progressed ? MC_FLOW_PROGRESS : MC_FLOW_QUEUED;
   uint64_t since = rec.append_ns;
-  if (rec.progressed) {
-    state = MC_FLOW_PROGRESS;
-    since = tracker != nullptr ? tracker->head_since_ns : flow_head_since;
-  }
   if (tracker != nullptr) {
+    since = tracker->head_since_ns;
     const Step& head = tracker->steps[tracker->head % kTrackedSteps];
-    if (head.number == tracker->head && head.stage != Stage::kNone &&
-        head.stage != Stage::kStopped) {
-      const uint8_t first = rec.direction == MC_SEND ? MC_FLOW_SEND_GPU : MC_FLOW_RECV_REMOTE;
-      uint64_t entered = head.posted_ns;
-      switch (head.stage) {
-        case Stage::kNone:
-        case Stage::kStopped:
-          break;
-        case Stage::kStarted:  // a receive is not yet offered to the network
-          if (rec.direction == MC_SEND) state = first;
-          break;
-        case Stage::kPosted:
-          state = first;
-          break;
-        case Stage::kReady:
-          state = static_cast<uint8_t>(first + 1);
-          entered = head.ready_ns;
-          break;
-        case Stage::kTransmitted:
-          state = static_cast<uint8_t>(first + 2);
-          entered = head.transmitted_ns;
-          break;
-      }
-      since = Later(since, entered);
+    if (head.number == tracker->head && head.stage != Stage::kNone) {
+      state = FlowStateOf(rec.direction, head.stage);
+      since = Later(since, EnteredStage(head));
     }
   }
   Set(&line->state, state);
@@ -439,10 +441,13 @@ struct Reached {
 
 // The one place where waits are computed; formulas in bpf/abi/board.h. A stage that
 // was left out counts as passed at once, so that done <= transmitted <= ready <= posted.
-Reached Advance(State& s, ProxyOpRecord& rec, Tracker& tracker, Step& step, Stage to, uint64_t now,
-                uint64_t bytes) {
+// Inlined into each caller, where the direction and the stage are constants: this
+// is the hot path.
+template <mc_direction direction, Stage to>
+[[gnu::always_inline]] inline Reached Advance(State& s, ProxyOpRecord& rec, Tracker& tracker,
+                                              Step& step, uint64_t now, uint64_t bytes) {
+  constexpr bool send = direction == MC_SEND;
   Reached r;
-  const bool send = rec.direction == MC_SEND;
   uint64_t* last_chained = &tracker.last_chained_ns;
   uint64_t* last_stop = &tracker.last_stop_ns;
   if (rec.flow != kNoIndex) {
@@ -453,22 +458,28 @@ Reached Advance(State& s, ProxyOpRecord& rec, Tracker& tracker, Step& step, Stag
   step.stage = to;
   if (from < Stage::kPosted) {
     if (to == Stage::kPosted) step.posted_ns = now;
-    r.posted = !send;  // a send was counted when it started
+    if (!send) {  // a send was counted when it started
+      r.posted = true;
+      ++tracker.posted;
+    }
   }
-  if (from < Stage::kReady && to >= Stage::kReady) {
+  if (to >= Stage::kReady && from < Stage::kReady) {
     step.ready_ns = now;
     r.ready = true;
+    ++tracker.ready;
     if (to != Stage::kStopped) r.wait_ns[0] = Since(now, Later(step.posted_ns, *last_chained));
     if (!send) *last_chained = now;
   }
-  if (from < Stage::kTransmitted && to >= Stage::kTransmitted) {
+  if (to >= Stage::kTransmitted && from < Stage::kTransmitted) {
     step.transmitted_ns = now;
     r.transmitted = true;
+    ++tracker.transmitted;
     if (to != Stage::kStopped) r.wait_ns[1] = Since(now, step.ready_ns);
     if (send) *last_chained = now;
   }
   if (to == Stage::kStopped) {
     r.done = true;
+    ++tracker.done;
     if (from == Stage::kTransmitted) {
       r.wait_ns[2] = Since(now, Later(step.transmitted_ns, *last_stop));
     }
@@ -479,22 +490,32 @@ Reached Advance(State& s, ProxyOpRecord& rec, Tracker& tracker, Step& step, Stag
     if (tracker.first_ns == 0) tracker.first_ns = now;
     tracker.final_ns = now;
   }
-  tracker.posted += r.posted;
-  tracker.ready += r.ready;
-  tracker.transmitted += r.transmitted;
-  tracker.done += r.done;
   if (r.done) AdvanceHead(tracker, now);
   return r;
 }
 
-void WriteReached(State& s, ProxyOpRecord& rec, Tracker& tracker, const Reached& r, uint64_t now) {
+template <mc_direction direction, Stage to>
+[[gnu::always_inline]] inline void WriteReached(State& s, ProxyOpRecord& rec, Tracker& tracker,
+                                                const Step& step, const Reached& r, uint64_t now) {
+  constexpr bool send = direction == MC_SEND;
   if (rec.flow != kNoIndex) {
     FlowState& f = s.flows[rec.flow];
     mc_board_flow* line = &s.board.flows[rec.flow];
     LineWrite write(&line->seq);
     if (f.head == LinkOf(s, rec)) {
-      WriteCounters(rec, &tracker, line);
-      WriteHeadState(rec, &tracker, f.head_since_ns, line);
+      if (r.posted) {
+        Set(&line->posted, tracker.posted);
+        if (tracker.posted > rec.total) Set(&line->total, tracker.posted);
+      }
+      if (r.ready) Set(&line->ready, tracker.ready);
+      if (r.transmitted) Set(&line->transmitted, tracker.transmitted);
+      if (r.done) Set(&line->done, tracker.done);
+      if (to == Stage::kStopped) {
+        WriteHeadState(rec, &tracker, f.head_since_ns, line);
+      } else if (step.number == tracker.head) {
+        Set(&line->state, FlowStateOf(direction, to));
+        Set(&line->state_ns, now);
+      }
     }
     Set(&line->moved_ns, now);
     if (r.posted) Set(&line->posted_ns, now);
@@ -516,16 +537,23 @@ void WriteReached(State& s, ProxyOpRecord& rec, Tracker& tracker, const Reached&
   if (rec.op_id == 0 || !(r.ready || r.transmitted || r.done)) return;
   mc_board_op* line = OpLine(s, rec.op_id);  // pinned by the record
   LineWrite write(&line->proxy_seq);
-  uint64_t* wait =
-      &line->wait_ns[rec.direction == MC_SEND ? MC_WAIT_SEND_GPU : MC_WAIT_RECV_REMOTE];
+  uint64_t* wait = &line->wait_ns[send ? MC_WAIT_SEND_GPU : MC_WAIT_RECV_REMOTE];
   if (r.ready) Bump(&wait[0], r.wait_ns[0]);
   if (r.transmitted) Bump(&wait[1], r.wait_ns[1]);
-  if (r.bytes != 0) {
-    Bump(rec.direction == MC_SEND ? &line->bytes_sent : &line->bytes_received, r.bytes);
+  if (r.bytes != 0) Bump(send ? &line->bytes_sent : &line->bytes_received, r.bytes);
+  if (!send && r.ready) {
+    Bump(&line->recv_steps, 1);
+    Bump(&line->recv_posted_sum_ns, step.posted_ns);
+    Bump(&line->recv_data_sum_ns, now);
   }
   if (r.done) {
     Bump(&wait[2], r.wait_ns[2]);
     Bump(&line->steps_done, 1);
+    if (send) {
+      Bump(&line->send_steps, 1);
+      Bump(&line->send_posted_sum_ns, step.transmitted_ns);
+      Bump(&line->send_done_sum_ns, now);
+    }
   }
 }
 
@@ -545,20 +573,39 @@ void WriteUntracked(State& s, const ProxyOpRecord& rec, uint64_t bytes, bool don
   if (done && Get(&line->steps_done) < Get(&line->steps_total)) Bump(&line->steps_done, 1);
 }
 
-struct StateMeaning {
-  bool known;
-  uint8_t direction;
-  Stage stage;
-};
+template <mc_direction direction, Stage to>
+void RecordStage(State& s, const Handle& h, uint64_t bytes) {
+  ProxyOpRecord* rec = RecordOfOp(s, h.payload >> kStepBits);
+  if (rec == nullptr) return;
+  if (rec->direction != direction) return Count(s, MC_LOSS_UNKNOWN_EVENT);
+  Tracker* tracker = TrackerOf(s, *rec);
+  if (tracker == nullptr) {
+    constexpr bool moved = to == (direction == MC_SEND ? Stage::kTransmitted : Stage::kReady);
+    if (moved) WriteUntracked(s, *rec, bytes, false, Now(Self(s)));
+    return;
+  }
+  Step* step = FindStep(s, *tracker, h.payload);
+  if (step == nullptr) return;
+  if (to <= step->stage) {
+    // NCCL says so on every poll until the receiver is ready; the first time counts.
+    if (direction == MC_SEND && to == Stage::kReady && step->stage == to && rec->flow != kNoIndex) {
+      mc_board_flow* line = &s.board.flows[rec->flow];
+      LineWrite write(&line->seq);
+      Bump(&line->peer_wait_polls, 1);
+    }
+    return;
+  }
+  const uint64_t now = Now(Self(s));
+  const Reached r = Advance<direction, to>(s, *rec, *tracker, *step, now, bytes);
+  // A send was counted and shown when it started, just before its SendGPUWait.
+  if (direction == MC_SEND && to == Stage::kPosted) return;
+  WriteReached<direction, to>(s, *rec, *tracker, *step, r, now);
+}
 
-StateMeaning MeaningOf(EventState state) {
-  if (state == kSendGpuWait) return {true, MC_SEND, Stage::kPosted};
-  if (state == kSendPeerWait) return {true, MC_SEND, Stage::kReady};
-  if (state == kSendWait) return {true, MC_SEND, Stage::kTransmitted};
-  if (state == kRecvWait) return {true, MC_RECV, Stage::kPosted};
-  if (state == kRecvFlushWait) return {true, MC_RECV, Stage::kReady};
-  if (state == kRecvGpuWait) return {true, MC_RECV, Stage::kTransmitted};
-  return {false, 0, Stage::kNone};
+template <mc_direction direction>
+void StopStage(State& s, ProxyOpRecord& rec, Tracker& tracker, Step& step, uint64_t now) {
+  const Reached r = Advance<direction, Stage::kStopped>(s, rec, tracker, step, now, 0);
+  WriteReached<direction, Stage::kStopped>(s, rec, tracker, step, r, now);
 }
 
 }  // namespace
@@ -727,33 +774,23 @@ uint64_t StartProxyStep(uint64_t parent, int number) {
 }
 
 void RecordProxyStep(State& s, const Handle& h, EventState state, const StateArgs* args) {
-  const StateMeaning meaning = MeaningOf(state);
-  if (!meaning.known) return Count(s, MC_LOSS_UNKNOWN_EVENT);
   const uint64_t bytes = args != nullptr ? args->proxy_step.trans_size : 0;
   if (h.kind == HandleKind::kLooseStep) return CountLooseBytes(s, h.payload, state, bytes);
-  ProxyOpRecord* rec = RecordOfOp(s, h.payload >> kStepBits);
-  if (rec == nullptr) return;
-  if (rec->direction != meaning.direction) return Count(s, MC_LOSS_UNKNOWN_EVENT);
-  Tracker* tracker = TrackerOf(s, *rec);
-  if (tracker == nullptr) {
-    const bool moved = state == kSendWait || state == kRecvFlushWait;
-    if (moved) WriteUntracked(s, *rec, bytes, false, Now(Self(s)));
-    return;
+  switch (static_cast<int>(state)) {
+    case kSendGpuWait:
+      return RecordStage<MC_SEND, Stage::kPosted>(s, h, bytes);
+    case kSendPeerWait:
+      return RecordStage<MC_SEND, Stage::kReady>(s, h, bytes);
+    case kSendWait:
+      return RecordStage<MC_SEND, Stage::kTransmitted>(s, h, bytes);
+    case kRecvWait:
+      return RecordStage<MC_RECV, Stage::kPosted>(s, h, bytes);
+    case kRecvFlushWait:
+      return RecordStage<MC_RECV, Stage::kReady>(s, h, bytes);
+    case kRecvGpuWait:
+      return RecordStage<MC_RECV, Stage::kTransmitted>(s, h, bytes);
   }
-  Step* step = FindStep(s, *tracker, h.payload);
-  if (step == nullptr) return;
-  if (meaning.stage <= step->stage) {
-    if (state == kSendPeerWait && step->stage == Stage::kReady && rec->flow != kNoIndex) {
-      mc_board_flow* line = &s.board.flows[rec->flow];
-      LineWrite write(&line->seq);
-      Bump(&line->peer_wait_polls, 1);
-    }
-    return;
-  }
-  const uint64_t now = Now(Self(s));
-  const Reached r = Advance(s, *rec, *tracker, *step, meaning.stage, now, bytes);
-  // A send was counted and shown when it started, just before its SendGPUWait.
-  if (state != kSendGpuWait) WriteReached(s, *rec, *tracker, r, now);
+  Count(s, MC_LOSS_UNKNOWN_EVENT);
 }
 
 void StopProxyStep(State& s, const Handle& h) {
@@ -767,8 +804,11 @@ void StopProxyStep(State& s, const Handle& h) {
   if (tracker == nullptr) return WriteUntracked(s, *rec, 0, true, now);
   Step* step = FindStep(s, *tracker, h.payload);
   if (step == nullptr || step->stage == Stage::kStopped) return;
-  const Reached r = Advance(s, *rec, *tracker, *step, Stage::kStopped, now, 0);
-  WriteReached(s, *rec, *tracker, r, now);
+  if (rec->direction == MC_SEND) {
+    StopStage<MC_SEND>(s, *rec, *tracker, *step, now);
+  } else {
+    StopStage<MC_RECV>(s, *rec, *tracker, *step, now);
+  }
 }
 
 // ---- end of a communicator ----------------------------------------------------------------
