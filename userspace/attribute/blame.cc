@@ -173,20 +173,6 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
   }
 
   result.edges = Transits(job, since_ns, until_ns, Median(cycles));
-  std::vector<const EdgeTransit*> bad;
-  double worst = 0;
-  for (const EdgeTransit& edge : result.edges) {
-    if (edge.now_ops < 2 || edge.normal_ops < 4) continue;
-    double excess = edge.now_ns - edge.normal_ns;
-    // Slower by a factor, and enough to matter for the cycle.
-    bool slow = edge.now_ns >= 3 * edge.normal_ns && excess >= 0.02 * result.lost_ns &&
-                edge.now_total_ns >= threshold;
-    if (!slow) continue;
-    bad.push_back(&edge);
-    worst = std::max(worst, excess);
-  }
-  std::erase_if(bad, [&](const EdgeTransit* e) { return e->now_ns - e->normal_ns < 0.4 * worst; });
-
   auto shares_of = [&](const Worker* worker) -> const WorkerShares* {
     for (const WorkerShares& s : result.shares) {
       if (s.worker == worker) return &s;
@@ -194,65 +180,92 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
     return nullptr;
   };
 
-  std::set<const Worker*> culprit;
+  // Edges that are slower by a factor, and enough to matter for the cycle. What a
+  // receiver spends on its own account (late host, late GPU) makes its buffers late
+  // too: an edge into it proves nothing.
+  std::vector<const EdgeTransit*> bad;
+  double worst = 0;
+  for (const EdgeTransit& edge : result.edges) {
+    if (edge.now_ops < 2 || edge.normal_ops < 4) continue;
+    const WorkerShares* receiver = shares_of(edge.to);
+    if (receiver != nullptr &&
+        std::max({receiver->excess(kHostGap), receiver->excess(kOwnGpu),
+                  receiver->excess(kFlush)}) >= threshold) {
+      continue;
+    }
+    double excess = edge.now_ns - edge.normal_ns;
+    bool slow = edge.now_ns >= 3 * edge.normal_ns && excess >= 0.02 * result.lost_ns &&
+                edge.now_total_ns >= threshold;
+    if (!slow) continue;
+    bad.push_back(&edge);
+    worst = std::max(worst, excess);
+  }
+  std::erase_if(bad, [&](const EdgeTransit* e) { return e->now_ns - e->normal_ns < 0.3 * worst; });
+
   // Network first: a blocked send side makes its GPU look slow.
-  if (!bad.empty()) {
+  std::set<const Worker*> culprit;
+  auto text_of = [](const EdgeTransit& edge) {
+    return "a step from " + NameOf(*edge.from) + " to " + NameOf(*edge.to) + " takes " +
+           Ms(edge.now_ns) + " in transit (usually " + Ms(edge.normal_ns) + ")";
+  };
+  auto leaves_slowly = [&](const EdgeTransit& edge) {
+    const WorkerShares* sender = shares_of(edge.from);
+    return sender != nullptr && sender->excess(kSendNet) >= threshold &&
+           edge.lag_ns < 0.15 * edge.now_ns;
+  };
+  while (!bad.empty()) {
+    // The worker that most of the slow edges share is where they are slow.
     std::map<const Worker*, int> touches;
     for (const EdgeTransit* edge : bad) {
       ++touches[edge->from];
       ++touches[edge->to];
     }
-    if (bad.size() == 1) {
-      const EdgeTransit& edge = *bad[0];
-      const WorkerShares* sender = shares_of(edge.from);
-      bool sender_waits = sender != nullptr && sender->excess(kSendNet) >= threshold;
-      bool leaves_slowly = edge.lag_ns < 0.15 * edge.now_ns;
-      Blame blame;
-      blame.worker = edge.from;
-      blame.other = edge.to;
-      blame.excess_ns = sender_waits ? sender->excess(kSendNet) : edge.now_total_ns;
-      blame.kind = sender_waits && leaves_slowly ? BlameKind::kNetSender : BlameKind::kNetEdge;
-      blame.why = "a step from " + NameOf(*edge.from) + " to " + NameOf(*edge.to) + " takes " +
-                  Ms(edge.now_ns) + " in transit (usually " + Ms(edge.normal_ns) + ")" +
-                  (leaves_slowly ? ", and leaves the sender no faster than it arrives"
-                                 : ", after the sender's transport has accepted it");
-      result.blames.push_back(blame);
-      culprit.insert(edge.from);
-    } else {
-      // The worker that all bad edges share; with two workers both do.
-      std::vector<const Worker*> common;
-      for (const auto& [worker, count] : touches) {
-        if (count == static_cast<int>(bad.size())) common.push_back(worker);
-      }
-      std::string why;
-      for (const EdgeTransit* edge : bad) {
-        why += (why.empty() ? "" : "; ") + NameOf(*edge->from) + " to " + NameOf(*edge->to) +
-               ": " + Ms(edge->now_ns) + " per step in transit (usually " + Ms(edge->normal_ns) +
-               ")";
-      }
-      double cost = 0;
-      for (const EdgeTransit* edge : bad) cost = std::max(cost, edge->now_total_ns);
-      if (common.size() == 1) {
-        result.blames.push_back({BlameKind::kNetNode, common[0], nullptr, cost, why});
-        culprit.insert(common[0]);
-      } else {
-        // One whose data leaves slowly, while nobody else's does.
-        std::vector<const EdgeTransit*> slow_leave;
-        for (const EdgeTransit* edge : bad) {
-          const WorkerShares* sender = shares_of(edge->from);
-          if (sender != nullptr && sender->excess(kSendNet) >= threshold &&
-              edge->lag_ns < 0.15 * edge->now_ns) {
-            slow_leave.push_back(edge);
-          }
-        }
-        if (slow_leave.size() == 1) {
-          result.blames.push_back({BlameKind::kNetSender, slow_leave[0]->from, nullptr, cost, why});
-          culprit.insert(slow_leave[0]->from);
-        } else {
-          result.blames.push_back({BlameKind::kNetEdge, bad[0]->from, bad[0]->to, cost, why});
-        }
+    int most = 0, holders = 0;
+    const Worker* node = nullptr;
+    for (const auto& [worker, count] : touches) {
+      if (count > most) {
+        most = count;
+        holders = 1;
+        node = worker;
+      } else if (count == most) {
+        ++holders;
       }
     }
+    Blame blame;
+    if (most >= 2 && holders == 1) {
+      blame.kind = BlameKind::kNetNode;
+      blame.worker = node;
+    } else {
+      // One edge, or edges that do not agree: the side where the data leaves slowly.
+      const EdgeTransit* first = bad[0];
+      size_t slow_senders = 0;
+      for (const EdgeTransit* edge : bad) {
+        if (!leaves_slowly(*edge)) continue;
+        ++slow_senders;
+        first = edge;
+      }
+      blame.kind = slow_senders == 1 ? BlameKind::kNetSender : BlameKind::kNetEdge;
+      blame.worker = first->from;
+      blame.other = first->to;
+      node = slow_senders == 1 || bad.size() == 1 ? first->from : nullptr;
+    }
+    for (const EdgeTransit* edge : bad) {
+      if (node != nullptr && edge->from != node && edge->to != node) continue;
+      blame.why += (blame.why.empty() ? "" : "; ") + text_of(*edge);
+      const WorkerShares* sender = shares_of(edge->from);
+      double cost = sender != nullptr && sender->excess(kSendNet) >= threshold
+                        ? sender->excess(kSendNet)
+                        : std::min(edge->now_total_ns, result.lost_ns);
+      blame.excess_ns = std::max(blame.excess_ns, cost);
+      culprit.insert(edge->from);
+    }
+    if (blame.kind == BlameKind::kNetSender) {
+      blame.why += ", and leaves the sender no faster than it arrives";
+    }
+    result.blames.push_back(std::move(blame));
+    std::erase_if(bad, [&](const EdgeTransit* edge) {
+      return node == nullptr || edge->from == node || edge->to == node;
+    });
   }
 
   for (const WorkerShares& s : result.shares) {
