@@ -2,18 +2,28 @@
 //
 // What the library exports: the three tables that NCCL looks up, and the clock for
 // tests and replays.
+#include "cupti/nccl/chain.h"
 #include "cupti/nccl/clock.h"
 #include "cupti/nccl/core.h"
 #include "cupti/nccl/decode.h"
 #include "cupti/nccl/mask.h"
 #include "cupti/nccl/profiler_abi.h"
 
+extern "C" {
+extern mycroft::nccl::ProfilerV4 ncclProfiler_v4;
+extern mycroft::nccl::ProfilerV5 ncclProfiler_v5;
+extern mycroft::nccl::ProfilerV6 ncclProfiler_v6;
+}
+
 namespace mycroft::nccl {
 namespace {
 
-Result Init(int api_version, void** context, int* mask, const CommFacts& facts, DebugLogger log) {
-  const uint64_t ours = InitComm(api_version, facts, log);
-  if (context != nullptr) *context = ToPointer(ours);
+Result Init(int api_version, const void* table, void** context, int* mask, const CommFacts& facts,
+            DebugLogger log) {
+  LoadChain(api_version, table, log);
+  void* given = ToPointer(InitComm(api_version, facts, log));
+  if (ChainActive()) given = InitChained(ToValue(given), facts, log);
+  if (context != nullptr) *context = given;
   // Last: NCCL acts on the mask at once.
   if (mask != nullptr) g_mask.target.store(mask, std::memory_order_release);
   PublishMask();
@@ -22,40 +32,57 @@ Result Init(int api_version, void** context, int* mask, const CommFacts& facts, 
 
 Result InitV4(void** context, int* mask, const char* name, uint64_t comm_id, int nnodes, int nranks,
               int rank, DebugLogger log) {
-  return Init(4, context, mask, {comm_id, name, nnodes, nranks, rank}, log);
+  return Init(4, &ncclProfiler_v4, context, mask, {comm_id, name, nnodes, nranks, rank}, log);
 }
 Result InitV5(void** context, uint64_t comm_id, int* mask, const char* name, int nnodes, int nranks,
               int rank, DebugLogger log) {
-  return Init(5, context, mask, {comm_id, name, nnodes, nranks, rank}, log);
+  return Init(5, &ncclProfiler_v5, context, mask, {comm_id, name, nnodes, nranks, rank}, log);
 }
 Result InitV6(void** context, uint64_t comm_id, int* mask, const char* name, int nnodes, int nranks,
               int rank, DebugLogger log) {
-  return Init(6, context, mask, {comm_id, name, nnodes, nranks, rank}, log);
+  return Init(6, &ncclProfiler_v6, context, mask, {comm_id, name, nnodes, nranks, rank}, log);
 }
 
 template <class Descr>
 Result Start(void* context, void** handle, Descr* descr) {
-  uint64_t ours = 0;
+  void* given = nullptr;
   if (descr != nullptr) {
-    ours = StartDecoded(ToValue(context), ToValue(descr->parent), ToValue(ParentGroup(*descr)),
-                        *descr);
+    if (__builtin_expect(ChainActive(), 0)) {
+      given = StartChained(context, *descr);
+    } else {
+      given = ToPointer(StartDecoded(ToValue(context), ToValue(descr->parent),
+                                     ToValue(ParentGroup(*descr)), *descr));
+    }
   }
-  if (handle != nullptr) *handle = ToPointer(ours);
+  // Always written: NCCL may hold a stale value there, and would stop it.
+  if (handle != nullptr) *handle = given;
   return kSuccess;
 }
 
 Result Stop(void* handle) {
-  StopEvent(ToValue(handle));
+  if (__builtin_expect(ChainActive(), 0)) {
+    StopChained(handle);
+  } else {
+    StopEvent(ToValue(handle));
+  }
   return kSuccess;
 }
 
 Result Record(void* handle, EventState state, StateArgs* args) {
-  RecordState(ToValue(handle), state, args);
+  if (__builtin_expect(ChainActive(), 0)) {
+    RecordChained(handle, state, args);
+  } else {
+    RecordState(ToValue(handle), state, args);
+  }
   return kSuccess;
 }
 
 Result Finalize(void* context) {
-  FinalizeComm(ToValue(context));
+  if (ChainActive()) {
+    FinalizeChained(context);
+  } else {
+    FinalizeComm(ToValue(context));
+  }
   return kSuccess;
 }
 
