@@ -4,17 +4,19 @@
 // verdict with the truth. Prints a table; exit code 1 when a case fails, 77 when
 // there is nothing to test (a skip for ctest).
 //
-//   check_traces --lab bin/mycroft-lab [--case NAME] [--drop-rank] [--one-process]
+//   check_traces --lab bin/mycroft-lab [--case NAME] [--drop-rank | --kill] [--one-process]
 //
 // The cases are the folders with a truth.json in $MYCROFT_TRACES, or --traces.
 #include <sys/wait.h>
 #include <unistd.h>
+#include <zlib.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -117,14 +119,16 @@ class Checker {
     std::fflush(stdout);
   }
 
-  // True when nothing failed.
+  // True when something was checked and nothing failed.
   bool Summary() {
     std::printf(
         "%d right, %d not enough evidence, %d late, %d missed, %d wrong"
         " (times in seconds after the fault)\n",
         counts_[Outcome::kRight], counts_[Outcome::kUnsure], counts_[Outcome::kLate],
         counts_[Outcome::kMissed], counts_[Outcome::kWrong]);
-    return counts_[Outcome::kLate] + counts_[Outcome::kMissed] + counts_[Outcome::kWrong] == 0;
+    const int good = counts_[Outcome::kRight] + counts_[Outcome::kUnsure];
+    return good > 0 &&
+           counts_[Outcome::kLate] + counts_[Outcome::kMissed] + counts_[Outcome::kWrong] == 0;
   }
 
  private:
@@ -136,13 +140,30 @@ class Checker {
 // A folder with links to all rank files but one.
 class FolderWithout {
  public:
-  explicit FolderWithout(const std::vector<fs::path>& files, const fs::path& left_out) {
+  FolderWithout(const std::vector<fs::path>& files, const fs::path& left_out) {
     std::string name = (fs::temp_directory_path() / "check-traces.XXXXXX").string();
     if (mkdtemp(name.data()) == nullptr) return;
     path_ = name;
     for (const fs::path& file : files) {
       if (file != left_out) fs::create_symlink(fs::absolute(file), path_ / file.filename());
     }
+  }
+  // The file that was left out comes back, but ends at `t_ns`, as when the process
+  // was killed then.
+  bool AddCutOff(const fs::path& file, uint64_t t_ns) {
+    const gzFile in = gzopen(file.c_str(), "rb");
+    if (in == nullptr) return false;
+    fs::path name = file.filename();
+    if (name.extension() == ".gz") name.replace_extension();
+    std::ofstream out(path_ / name);
+    std::vector<char> line(1 << 20);
+    while (gzgets(in, line.data(), static_cast<int>(line.size())) != nullptr) {
+      const char* t = std::strstr(line.data(), "\"t\":");
+      if (t != nullptr && std::strtoull(t + 4, nullptr, 10) > t_ns) break;
+      out << line.data();
+    }
+    gzclose_r(in);
+    return static_cast<bool>(out);
   }
   ~FolderWithout() {
     std::error_code ignored;
@@ -160,11 +181,16 @@ int Main(int argc, char** argv) {
   std::string traces;
   std::vector<std::string> names;
   bool drop_rank = false;
+  bool kill = false;
   bool one_process = false;
   app.add_option("--lab", lab, "The mycroft-lab program")->required()->check(CLI::ExistingFile);
   app.add_option("--traces", traces, "Folder of cases [environment: MYCROFT_TRACES]");
   app.add_option("--case", names, "Only this case (may be repeated)");
   app.add_flag("--drop-rank", drop_rank, "Each case once per rank, with that rank's file missing");
+  app.add_flag(
+      "--kill", kill,
+      "Cases in which everything stops, with the culprit's file cut off at the fault: as if "
+      "its process had been killed then");
   app.add_flag("--one-process", one_process, "All ranks in one process");
   CLI11_PARSE(app, argc, argv);
 
@@ -208,11 +234,29 @@ int Main(int argc, char** argv) {
       return 1;
     }
     const std::string name = folder.filename().string();
+    const std::vector<fs::path> files = RankFiles(folder);
+    if (kill) {
+      if ((truth->verdict != "hang" && truth->verdict != "absent") || truth->culprits.size() != 1) {
+        continue;
+      }
+      for (const fs::path& file : files) {
+        if (std::atoi(file.filename().string().c_str() + 4) != truth->culprits[0].rank) continue;
+        FolderWithout cut(files, file);
+        if (!cut.AddCutOff(file, truth->onset_ns)) {
+          std::fprintf(stderr, "check_traces: %s cannot be copied\n", file.c_str());
+          return 1;
+        }
+        Truth dead = *truth;
+        dead.verdict = "dead";
+        dead.culprits[0].component = "process";
+        checker.Check(cut.path(), dead, name + " killed", -1);
+      }
+      continue;
+    }
     if (!drop_rank) {
       checker.Check(folder, *truth, name, -1);
       continue;
     }
-    const std::vector<fs::path> files = RankFiles(folder);
     for (const fs::path& file : files) {
       const FolderWithout without(files, file);
       const int rank = std::atoi(file.filename().string().c_str() + 4);
