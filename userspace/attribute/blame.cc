@@ -15,6 +15,7 @@ namespace {
 constexpr size_t kNormalOps = 256;      // operations per edge for the normal transit
 constexpr double kShareOfLoss = 0.35;   // an excess below this share of the loss is not a cause
 constexpr double kPausedTogether = 0.6;
+constexpr double kLeavesWithArrival = 0.05;  // lag as a share of the transit time
 
 double Median(std::vector<double> values) {
   if (values.empty()) return 0;
@@ -160,6 +161,13 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
   if (result.lost_ns <= 0) return result;
   double threshold = kShareOfLoss * result.lost_ns;
 
+  bool complete = true;
+  for (const Worker* worker : job) {
+    for (const auto& [line, member] : worker->members) {
+      complete &= static_cast<int32_t>(member->comm->members.size()) >= member->comm->nranks;
+    }
+  }
+
   // All workers without work at the same time: the program paused as a whole.
   double most_gap = 0, least_gap = 1e300;
   for (const WorkerShares& s : result.shares) {
@@ -208,10 +216,13 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
     return "a step from " + NameOf(*edge.from) + " to " + NameOf(*edge.to) + " takes " +
            Ms(edge.now_ns) + " in transit (usually " + Ms(edge.normal_ns) + ")";
   };
+  // Acknowledgements that come back slowly look the same from the sender: only when
+  // all other edges of the receiver are seen to be fine, it is the sender.
   auto leaves_slowly = [&](const EdgeTransit& edge) {
+    if (!complete) return false;
     const WorkerShares* sender = shares_of(edge.from);
     return sender != nullptr && sender->excess(kSendNet) >= threshold &&
-           edge.lag_ns < 0.15 * edge.now_ns;
+           edge.lag_ns < kLeavesWithArrival * edge.now_ns;
   };
   while (!bad.empty()) {
     // The worker that most of the slow edges share is where they are slow.
@@ -280,6 +291,9 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
           Local{kOwnGpu, BlameKind::kGpu, "with data there that its GPU does not take"}}) {
       double excess = s.excess(local.share);
       if (excess < threshold) continue;
+      // When a peer that is not seen runs ahead, the usual compute phase shows as time
+      // in which data waits for the GPU: it must be more than that.
+      if (!complete && local.kind == BlameKind::kGpu && excess < 1.2 * result.normal_ns) continue;
       std::string why = NameOf(*s.worker) + " spends " + Ms(s.now[local.share]) + " per cycle " +
                         local.text + " (usually " + Ms(s.normal[local.share]) + ")";
       bool network_explains = local.kind == BlameKind::kGpu && culprit.count(s.worker) != 0;

@@ -147,7 +147,6 @@ class Pipeline::Impl {
   // A finished incident of the same job with the same culprits goes on.
   Case* Reopen(const std::vector<Worker*>& job, const Incident& draft, uint64_t cycle_ns) {
     auto signature = Signature(draft);
-    if (signature.empty()) return nullptr;
     for (auto it = cases_.rbegin(); it != cases_.rend(); ++it) {
       if (it->open || it->signature != signature) continue;
       const Incident& old = incidents_[it->index];
@@ -466,6 +465,11 @@ class Pipeline::Impl {
               out->onset_ns = std::min(out->onset_ns, std::max(first_entry, sink.since_ns));
             }
           }
+          break;
+        case SinkKind::kLeft:
+          culprit = MakeCulprit(*worker, Component::kUnknown, 0.4);
+          culprit.candidates = {Component::kApp, Component::kHost};
+          say(NameOf(*worker) + " has left the communicator, its peers still wait for it");
           break;
         case SinkKind::kDead:
           culprit = MakeCulprit(*worker, Component::kHost, 0.95);

@@ -88,8 +88,19 @@ class Builder {
     sink->worker = &worker;
     sink->comm = comm;
     if (worker.status == ProcessStatus::kExited) {
-      sink->kind = SinkKind::kDead;
+      bool active = false, in_flight = false;
+      for (const auto& [line, member] : worker.members) {
+        active |= member->info.state == MC_COMM_ACTIVE;
+      }
+      for (const auto& [id, op] : worker.ops) in_flight |= !op.settled && !op.complete;
       sink->since_ns = worker.exited_ns;
+      if (!active && in_flight) return false;  // it gave up waiting itself: an after-effect
+      if (!active) {
+        sink->kind = SinkKind::kLeft;
+        sink->why = "it has finalized its communicators and ended";
+        return true;
+      }
+      sink->kind = SinkKind::kDead;
       sink->why = "its process (pid " + std::to_string(worker.key.pid) + ") is gone";
       return true;
     }
@@ -370,6 +381,7 @@ class Builder {
       if (node.head != nullptr || !node.sinks.empty()) continue;
       Sink sink;
       if (!HostSink(*worker, nullptr, &sink)) {
+        if (!worker->alive()) continue;
         sink.kind = SinkKind::kNotEntered;
         sink.worker = worker;
         sink.since_ns = worker->last_end_ns;

@@ -28,7 +28,8 @@ enum class SinkKind : uint8_t {
   kHostStarved,  // its threads want a CPU and do not get one
   kHostProxy,  // the proxy thread does not take up an operation
   kNotEntered, // has nothing in flight; others wait for it to enter
-  kDead,       // the process is gone
+  kDead,       // the process is gone, its communicators were not finalized
+  kLeft,       // it finalized its communicators and is gone, others still wait
   kUnseen,     // a rank that no agent sees
 };
 
