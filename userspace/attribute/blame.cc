@@ -146,8 +146,9 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
       ++ops;
       for (int k = 0; k < kShareCount; ++k) shares.now[k] += s.share[k];
     }
-    double n = static_cast<double>(ops) / static_cast<double>(detector.period());
+    double n = detector.CountCycles(*worker, since_ns, until_ns);
     if (n < 0.5) continue;
+    shares.noise = detector.share_noise();
     for (double& share : shares.now) share /= n;
     shares.cycles = static_cast<size_t>(n);
     lost.push_back(static_cast<double>(last - first) / n - detector.baseline_ns());
@@ -290,7 +291,7 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
           Local{kFlush, BlameKind::kFlush, "in the flush from the NIC to the GPU"},
           Local{kOwnGpu, BlameKind::kGpu, "with data there that its GPU does not take"}}) {
       double excess = s.excess(local.share);
-      if (excess < threshold) continue;
+      if (excess < threshold || excess < 3 * s.noise[local.share]) continue;
       // When a peer that is not seen runs ahead, the usual compute phase shows as time
       // in which data waits for the GPU: it must be more than that.
       if (!complete && local.kind == BlameKind::kGpu && excess < 1.2 * result.normal_ns) continue;

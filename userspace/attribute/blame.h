@@ -32,6 +32,7 @@ struct WorkerShares {
   size_t cycles = 0;                              // in the slow window
   std::array<double, kShareCount> normal{};       // ns per cycle
   std::array<double, kShareCount> now{};          // ns per cycle
+  std::array<double, kShareCount> noise{};        // robust standard deviation when normal
   double excess(Share share) const { return now[share] - normal[share]; }
 };
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <utility>
 
 namespace mycroft {
 namespace {
@@ -10,6 +12,7 @@ namespace {
 constexpr size_t kMaxPeriod = 256;
 constexpr size_t kBaselineCycles = 64;
 constexpr size_t kMinBaseline = 6;
+constexpr size_t kAnchorHistory = 64;  // operations without a period before an anchor is chosen
 constexpr double kMinLostNs = 100e6;
 constexpr double kMinNoise = 0.02;  // of the baseline: no job is quieter than that
 constexpr size_t kRecoverCycles = 3;
@@ -23,21 +26,76 @@ double Median(std::vector<double> values) {
 
 }  // namespace
 
-// The smallest p such that the last operations repeat with period p. Sizes may
-// vary (mixture of experts): then the sequence without sizes decides. The key
-// in Settled has the size, so try it first.
+// The smallest p such that the last operations repeat with period p; sizes may vary
+// (uneven exchanges), so the sequence without sizes is tried next.
 void CycleDetector::FindPeriod(const Worker& worker) {
   const auto& h = worker.history;
   size_t n = h.size();
-  for (size_t p = 1; p <= kMaxPeriod && 3 * p + 1 <= n; ++p) {
-    size_t check = std::max<size_t>(2 * p, 4);
-    if (check + p > n) break;
-    bool same = true;
-    for (size_t i = n - check; i < n && same; ++i) same = h[i].key == h[i - p].key;
-    if (same) {
-      period_ = p;
-      return;
+  for (bool with_size : {true, false}) {
+    if (!with_size && n < 24) return;
+    for (size_t p = 1; p <= kMaxPeriod && 3 * p + 1 <= n; ++p) {
+      size_t check = std::max<size_t>(2 * p, 4);
+      if (check + p > n) break;
+      bool same = true;
+      for (size_t i = n - check; i < n && same; ++i) {
+        same = with_size ? h[i].key == h[i - p].key : h[i].shape_key == h[i - p].shape_key;
+      }
+      if (same) {
+        period_ = p;
+        with_size_ = with_size;
+        return;
+      }
     }
+  }
+  if (n < kAnchorHistory) return;
+  std::map<uint64_t, std::pair<size_t, bool>> counts;
+  for (const Settled& op : h) {
+    auto& [count, collective] = counts[op.shape_key];
+    ++count;
+    collective = op.kind == MC_OP_COLL;
+  }
+  size_t best = SIZE_MAX;
+  for (bool collective : {true, false}) {
+    for (const auto& [key, entry] : counts) {
+      if (entry.second != collective || entry.first < kMinBaseline + 2 || entry.first >= best) {
+        continue;
+      }
+      best = entry.first;
+      anchor_ = key;
+    }
+    if (anchor_ != 0) return;
+  }
+}
+
+bool CycleDetector::EndsCycle(const Settled& op) const {
+  return anchor_ != 0 ? op.shape_key == anchor_ : since_cycle_ >= period_;
+}
+
+double CycleDetector::CountCycles(const Worker& worker, uint64_t since_ns,
+                                  uint64_t until_ns) const {
+  size_t ops = 0;
+  for (const Settled& op : worker.history) {
+    if (op.end_ns <= since_ns || op.end_ns > until_ns) continue;
+    if (anchor_ == 0 || op.shape_key == anchor_) ++ops;
+  }
+  if (anchor_ != 0) return static_cast<double>(ops);
+  return period_ == 0 ? 0 : static_cast<double>(ops) / static_cast<double>(period_);
+}
+
+// The sequence has changed: learn it anew.
+void CycleDetector::Forget(uint64_t now_ns) {
+  period_ = 0;
+  anchor_ = 0;
+  mismatches_ = 0;
+  aligned_ = false;
+  normal_.clear();
+  baseline_ns_ = 0;
+  recent_.clear();
+  warmup_left_ = 1;
+  cusum_ = 0;
+  if (slow_) {
+    slow_ = false;
+    recovered_ns_ = now_ns;
   }
 }
 
@@ -46,45 +104,39 @@ void CycleDetector::Update(const Worker& worker) {
   if (fresh == 0) return;
   size_t n = worker.history.size();
   size_t start = fresh >= n ? 0 : n - static_cast<size_t>(fresh);
-  if (period_ == 0) {
+  if (period_ == 0 && anchor_ == 0) {
     FindPeriod(worker);
-    if (period_ == 0) {
+    if (period_ == 0 && anchor_ == 0) {
       seen_ = worker.settled_count;
       return;
     }
     // Begin with the operations already seen, so that early cycles count.
-    start = std::min(start, n - std::min(n, 3 * period_));
-    // The oldest of them that starts a repeating stretch.
-    while (start > 0 && start + period_ < n &&
-           worker.history[start - 1].key == worker.history[start - 1 + period_].key) {
-      --start;
+    if (anchor_ != 0) {
+      start = 0;
+    } else {
+      auto same = [&](size_t i) {
+        const Settled& a = worker.history[i];
+        const Settled& b = worker.history[i + period_];
+        return with_size_ ? a.key == b.key : a.shape_key == b.shape_key;
+      };
+      start = std::min(start, n - std::min(n, 3 * period_));
+      while (start > 0 && start - 1 + period_ < n && same(start - 1)) --start;
     }
     aligned_ = false;
   }
   seen_ = worker.settled_count;
   for (size_t i = start; i < n; ++i) {
     const Settled& op = worker.history[i];
-    double head = static_cast<double>(op.head_ns);
-    if (i >= period_ && worker.history[i - period_].key != op.key) {
-      if (++mismatches_ >= 2 * period_ + 2) {  // the sequence has changed: learn it anew
-        period_ = 0;
-        mismatches_ = 0;
-        aligned_ = false;
-        normal_.clear();
-        baseline_ns_ = 0;
-        recent_.clear();
-        warmup_left_ = 1;
-        cusum_ = 0;
-        if (slow_) {
-          slow_ = false;
-          recovered_ns_ = op.end_ns;
-        }
-        return;
-      }
-    } else if (mismatches_ > 0) {
-      --mismatches_;
+    if (anchor_ == 0 && i >= period_) {
+      const Settled& before = worker.history[i - period_];
+      bool same = with_size_ ? before.key == op.key : before.shape_key == op.shape_key;
+      if (!same && ++mismatches_ >= 2 * period_ + 2) return Forget(op.end_ns);
+      if (same && mismatches_ > 0) --mismatches_;
     }
     if (!aligned_) {
+      // Every worker cuts its cycles at the same place as far as it can be told: at
+      // the first operation of the stretch, or at the anchor.
+      if (anchor_ != 0 && op.shape_key != anchor_) continue;
       aligned_ = true;
       cycle_begin_ns_ = op.end_ns;
       since_cycle_ = 0;
@@ -92,23 +144,14 @@ void CycleDetector::Update(const Worker& worker) {
       continue;
     }
     for (int k = 0; k < kShareCount; ++k) running_[k] += op.share[k];
-    if (!slow_) {
-      heads_.push_back(head);
-      if (heads_.size() > 256) heads_.pop_front();
-    }
-    if (++since_cycle_ < period_) continue;
+    ++since_cycle_;
+    if (anchor_ != 0 && since_cycle_ > 4 * kMaxPeriod) return Forget(op.end_ns);
+    if (!EndsCycle(op)) continue;
     Cycle cycle{cycle_begin_ns_, op.end_ns, running_};
     cycle_begin_ns_ = op.end_ns;
     since_cycle_ = 0;
     running_.fill(0);
     OnCycle(cycle);
-  }
-  if (!heads_.empty() && !slow_) {
-    // The second largest: one long wait is not a habit.
-    std::vector<double> sorted(heads_.begin(), heads_.end());
-    size_t at = sorted.size() > 8 ? sorted.size() - 2 : sorted.size() - 1;
-    std::nth_element(sorted.begin(), sorted.begin() + at, sorted.end());
-    usual_head_ns_ = sorted[at];
   }
 }
 
@@ -123,6 +166,8 @@ void CycleDetector::Rebase() {
     std::vector<double> shares;
     for (const Cycle& c : normal_) shares.push_back(c.share[k]);
     baseline_share_[k] = Median(shares);
+    for (double& share : shares) share = std::abs(share - baseline_share_[k]);
+    share_noise_[k] = 1.4826 * Median(shares);
   }
 }
 

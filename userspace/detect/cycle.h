@@ -6,6 +6,8 @@
 // longer.
 //
 //   cycle i: from the end of operation i-p to the end of operation i
+//   without any p (a mixture of experts sends to other peers every time): from one
+//   occurrence of the rarest recurring collective to the next
 //   trigger, at once:   the last three cycles take >= `factor` x baseline, the last
 //                       two each, and >= 100 ms were lost (the paper's rule; the
 //                       absolute part keeps scheduler noise out)
@@ -41,7 +43,10 @@ class CycleDetector {
   // Takes the operations that the worker has settled since the last call.
   void Update(const Worker& worker);
 
-  size_t period() const { return period_; }  // operations; 0: not known yet
+  size_t period() const { return period_; }  // operations; 0: none
+  uint64_t anchor() const { return anchor_; }  // shape key that ends a cycle; 0: none
+  // Cycles among the operations of a worker's history that end in (since, until].
+  double CountCycles(const Worker& worker, uint64_t since_ns, uint64_t until_ns) const;
   bool ready() const { return baseline_ns_ > 0; }
   bool slow() const { return slow_; }
   uint64_t slow_since_ns() const { return slow_since_ns_; }      // begin of the first long cycle
@@ -52,22 +57,26 @@ class CycleDetector {
   double noise_ns() const { return noise_ns_; }                  // robust standard deviation
   // Median share of the baseline cycles.
   const std::array<double, kShareCount>& baseline_share() const { return baseline_share_; }
+  // Robust standard deviation of each share over the baseline cycles.
+  const std::array<double, kShareCount>& share_noise() const { return share_noise_; }
   // Cycles since slow_since_ns, non-overlapping, newest last (at most 256).
   const std::deque<Cycle>& slow_cycles() const { return slow_cycles_; }
   // Mean time lost per cycle since slow_since_ns; 0 when not slow.
   double lost_per_cycle_ns() const;
   double lost_total_ns() const { return lost_total_ns_; }
-  // The longest time an operation was at the head of the line in normal cycles.
-  double usual_head_ns() const { return usual_head_ns_; }
 
  private:
   void FindPeriod(const Worker& worker);
+  bool EndsCycle(const Settled& op) const;
+  void Forget(uint64_t now_ns);
   void OnCycle(const Cycle& cycle);
   void Rebase();
 
   double factor_;
   uint64_t seen_ = 0;          // Worker::settled_count taken so far
   size_t period_ = 0;
+  bool with_size_ = true;      // the period holds for keys with sizes
+  uint64_t anchor_ = 0;
   size_t since_cycle_ = 0;     // operations since the last full cycle
   bool aligned_ = false;
   uint64_t cycle_begin_ns_ = 0;
@@ -77,7 +86,7 @@ class CycleDetector {
   std::deque<Cycle> recent_;   // the last few, slow or not
   std::deque<Cycle> slow_cycles_;
   double baseline_ns_ = 0, noise_ns_ = 0;
-  std::array<double, kShareCount> baseline_share_{};
+  std::array<double, kShareCount> baseline_share_{}, share_noise_{};
   double cusum_ = 0;
   uint64_t cusum_start_ns_ = 0;
   std::deque<Cycle> cusum_cycles_;
@@ -86,9 +95,7 @@ class CycleDetector {
   size_t normal_in_a_row_ = 0;
   uint64_t first_normal_ns_ = 0;
   double lost_total_ns_ = 0;
-  double usual_head_ns_ = 0;
   size_t warmup_left_ = 2;     // first cycles never count
-  std::deque<double> heads_;
 };
 
 }  // namespace mycroft

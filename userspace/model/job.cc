@@ -247,6 +247,7 @@ void JobModel::Settle(Worker& worker) {
     Settled s;
     s.id = id;
     s.key = OpKey(op, true);
+    s.shape_key = OpKey(op, false);
     s.member = op.member;
     s.kind = op.s.kind;
     s.peer = op.s.kind == MC_OP_COLL ? -1 : op.s.root_or_peer;

@@ -66,6 +66,7 @@ enum Share {
 struct Settled {
   uint64_t id = 0;
   uint64_t key = 0;        // communicator, kind, function, peer, size
+  uint64_t shape_key = 0;  // the same without the size
   Member* member = nullptr;
   mc_op_kind kind = MC_OP_NONE;
   int32_t peer = -1;       // p2p
