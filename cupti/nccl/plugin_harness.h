@@ -18,6 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <fstream>
 #include <map>
 #include <set>
@@ -129,21 +130,23 @@ class BoardView {
   uint8_t* base_ = nullptr;
 };
 
-// A copy of the library in a temporary file, loaded the way NCCL loads it.
+inline std::string CopyToTemporaryFile(const std::string& path) {
+  char name[] = "/tmp/mycroft-plugin-XXXXXX";
+  close(mkstemp(name));
+  std::ifstream in(path, std::ios::binary);
+  std::ofstream out(name, std::ios::binary | std::ios::trunc);
+  out << in.rdbuf();
+  return name;
+}
+
+// A copy of the library, loaded the way NCCL loads it.
 class Library {
  public:
   explicit Library(const std::string& path) {
-    char name[] = "/tmp/mycroft-plugin-XXXXXX";
-    int fd = mkstemp(name);
-    close(fd);
-    {
-      std::ifstream in(path, std::ios::binary);
-      std::ofstream out(name, std::ios::binary | std::ios::trunc);
-      out << in.rdbuf();
-    }
-    handle_ = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    const std::string name = CopyToTemporaryFile(path);
+    handle_ = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle_ == nullptr) ADD_FAILURE() << dlerror();
-    unlink(name);
+    unlink(name.c_str());
   }
   template <class T>
   T* Symbol(const char* name) const {
