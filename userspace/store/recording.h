@@ -46,8 +46,8 @@ class RecordingWriter {
   // Inserts or replaces by Incident::id.
   [[nodiscard]] virtual absl::Status PutIncident(const Incident& incident) = 0;
   [[nodiscard]] virtual absl::Status Flush() = 0;
-  virtual uint64_t bytes_written() const = 0;     // compressed payload so far
-  virtual uint64_t snapshots_lost() const = 0;    // could not be stored
+  virtual uint64_t bytes_written() const = 0;   // compressed payload so far
+  virtual uint64_t snapshots_lost() const = 0;  // could not be stored
 };
 
 struct RecordingInfo {
