@@ -130,8 +130,7 @@ std::string ShortDuration(uint64_t ns) {
   if (ns < 1'000'000) return Print("%.0f%s", std::floor(value / 1e3), "us");
   if (ns < 1'000'000'000) return Print("%.0f%s", std::floor(value / 1e6), "ms");
   const uint64_t s = ns / 1'000'000'000;
-  if (s < 10) return Print("%.1f%s", std::floor(value / 1e8) / 10, "s");
-  if (s < 60) return std::to_string(s) + "s";
+  if (s < 60) return Print("%.1f%s", std::floor(value / 1e8) / 10, "s");
   const unsigned long long m = s / 60, h = m / 60, d = h / 24;
   if (h == 0) {
     std::snprintf(buffer, sizeof buffer, "%llum%02llus", m,

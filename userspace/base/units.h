@@ -18,7 +18,7 @@ namespace mycroft {
 // "64KiB", "10MB", "1.5GiB", "4096" (bytes). K, M, G, T alone are powers of 1024.
 [[nodiscard]] absl::StatusOr<uint64_t> ParseBytes(const std::string& text);
 
-// At most six characters, for columns: "850us", "12ms", "3.2s", "42s", "4m05s", "3h12m", "9d03h".
+// At most six characters, for columns: "850us", "12ms", "3.2s", "42.0s", "4m05s", "3h12m", "9d03h".
 std::string ShortDuration(uint64_t ns);
 
 // At most seven characters: "0B/s", "12kB/s", "1.2GB/s". Powers of 1000, as NCCL reports.

@@ -48,7 +48,7 @@ TEST(ShortDuration, FitsSixCharactersAndNeverRoundsUp) {
   EXPECT_EQ(ShortDuration(999'999), "999us");
   EXPECT_EQ(ShortDuration(999'999'999), "999ms");
   EXPECT_EQ(ShortDuration(3'290'000'000), "3.2s");
-  EXPECT_EQ(ShortDuration(59'999'999'999), "59s");
+  EXPECT_EQ(ShortDuration(59'999'999'999), "59.9s");
   EXPECT_EQ(ShortDuration(245'000'000'000), "4m05s");
   EXPECT_EQ(ShortDuration(3600'000'000'000), "1h00m");
   EXPECT_EQ(ShortDuration(4 * 86400'000'000'000), "4d00h");

@@ -131,8 +131,7 @@ bool RecordingFeed::Poll(uint64_t budget_ns) {
     fed_ns_ = std::max(fed_ns_, (*next)->t_ns);
     if (!started_) {
       started_ = true;
-      // The pipeline's clock counts; the file's header may know another host's.
-      if (fed_ns_ < first_ns_ || fed_ns_ > last_ns_) first_ns_ = fed_ns_;
+      first_ns_ = fed_ns_;
     }
     last_ns_ = std::max(last_ns_, fed_ns_);
     Keep();

@@ -35,7 +35,9 @@ void Fit(FrameLine& line, size_t width, bool fill) {
   for (size_t i = 0; i < line.spans.size(); ++i) {
     const size_t cells = CellWidth(line.spans[i].text);
     if (used + cells > width) {
-      line.spans[i].text = FitCells(line.spans[i].text, width - used);
+      std::string& text = line.spans[i].text;
+      while (used + CellWidth(text) > width && !text.empty() && text.back() == ' ') text.pop_back();
+      text = FitCells(text, width - used);
       line.spans.resize(i + 1);
       return;
     }
@@ -201,6 +203,16 @@ FrameLine StatusLine(const TopData& data, const TopSource& source, const TopStat
   return line;
 }
 
+// Keeps the end, which is what tells "gpu-node-017" from its neighbours.
+std::string FitTail(std::string text, size_t cells) {
+  if (CellWidth(text) <= cells) return FitCells(text, cells);
+  while (!text.empty() && CellWidth(text) + 1 > cells) {
+    text.erase(0, 1);
+    while (!text.empty() && (static_cast<unsigned char>(text[0]) & 0xc0) == 0x80) text.erase(0, 1);
+  }
+  return FitCells("~" + text, cells);
+}
+
 // Column widths of a rank's row for a width of the screen.
 struct Columns {
   explicit Columns(size_t width, bool tree) {
@@ -212,15 +224,18 @@ struct Columns {
       left -= got;
       return got;
     };
-    op = take(10);
+    op = take(13);
     wait = take(9);
-    host = take(8);
+    host = take(7);
     if (left >= 7) {  // from about 88 columns on
       waited = 6;
       left -= 7;
     }
-    if (left >= 3) op += take(3);
-    if (left >= 6) host += take(6);
+    if (left >= 7) host += take(7);
+    if (left >= 2) {
+      progress += 2;
+      left -= 2;
+    }
     if (!tree && left >= 13) {
       comm = 12;
       left -= 13;
@@ -234,7 +249,7 @@ struct Columns {
       left -= 17;
     }
   }
-  size_t rank = 6, seq = 7, progress = 12, rate = 7, base = 5, age = 6;
+  size_t rank = 6, seq = 7, progress = 10, rate = 7, base = 5, age = 6;
   size_t host = 0, op = 0, wait = 0, waited = 0, process = 0, comm = 0;
   bool long_wait = false;
 };
@@ -332,13 +347,13 @@ FrameLine RankRow(const TopRow& row, const TopState& state, const Columns& c) {
   add(branch + FitCells(to_string(rank.job_rank), c.rank - CellWidth(branch), Align::kRight),
       c.rank, Align::kLeft, style);
   if (!state.tree) add(CommunicatorName(row.comm->comm_id, row.comm->name), c.comm);
-  add(PrintableText(rank.host), c.host);
+  if (c.host > 0) add(FitTail(PrintableText(rank.host), c.host), c.host);
   add(PrintableText(rank.process_name) + " " + to_string(rank.process.pid), c.process);
   const bool any = rank.func != MC_FUNC_UNKNOWN || rank.in_flight;
   add(any ? ToString(rank.func) : "-", c.op);
   add(any ? "#" + to_string(rank.ordinal) : "-", c.seq, Align::kRight);
   if (rank.in_flight) {
-    add(Bar(rank.progress, 7, state.ascii) + " " +
+    add(Bar(rank.progress, c.progress - 5, state.ascii) + " " +
             FitCells(Percent(std::min(rank.progress, 1.0)), 4, Align::kRight),
         c.progress);
   } else {
@@ -518,29 +533,28 @@ std::vector<FrameLine> RankDetail(const TopData& data, const TopState& state, si
 std::vector<FrameLine> HelpText() {
   std::vector<FrameLine> lines;
   AddText(lines,
-          "The first line says whether anything is stuck, since when, and whose fault it is.\n"
-          "C critical: stuck, absent, mismatched or dead; in the list, the culprit\n"
-          "W warning: slow          v victim: waits for a culprit          X process is gone\n"
+          "The first line says if anything is stuck, since when, and whose fault it is.\n"
+          "C  critical: stuck, absent, mismatched or dead; in the list: the culprit\n"
+          "W  warning: slow       v  victim: waits for a culprit       X  process is gone\n"
           "\n"
-          "arrows j k PgUp PgDn g G   move              Enter     open a rank, an incident; fold\n"
-          "/ f     filter: words that must all match    Esc       clear the filter, leave\n"
-          "< > F6  sort by rank, age, wait, progress, rate, host    r   reverse\n"
-          "t e     tree, or one list                    p         presets\n"
-          "1 2 3 4 incidents, status line, finalized communicators, only what has trouble\n"
-          "space u pause (live), play (recording)       + -       refresh slower, faster\n"
-          "s       save this screen to a file           o F2      setup\n"
-          "h ? F1  this help                            q F10     quit\n"
-          "\n"
-          "In a recording: [ ] or left right: 1 s       { } 10 s  Home End: first, last\n"
+          "arrows j k PgUp PgDn g G  move         Enter   open a rank or incident, fold\n"
+          "/ f     filter: all words must match   Esc     clear the filter, leave\n"
+          "< > F6  sort by rank, age, wait, progress, rate, host          r   reverse\n"
+          "t e     tree, or one list              p       presets\n"
+          "1 2 3 4 incidents, status line, finalized communicators, only trouble\n"
+          "space u pause (live), play (recording) + -     refresh slower, faster\n"
+          "s       save this screen to a file     o F2    setup\n"
+          "h ? F1  this help                      q F10   quit\n"
+          "In a recording:  [ ] or left right 1 s     { } 10 s     Home End first, last\n"
           "\n"
           "RANK      in the largest communicator of its process: the job's rank\n"
           "SEQ       number of the operation in its communicator, from 0\n"
-          "RATE      of the last finished operation of that kind; /BASE against its baseline\n"
-          "WAITS FOR what the head of the line waits for:\n"
-          "  send GPU   the own GPU fills the buffer     recv peer  the sender, or the network\n"
-          "  send peer  the receiver grants the slot     recv bus   the path NIC - PCIe - GPU\n"
-          "  send net   the network, the remote NIC      recv GPU   the own GPU empties it\n"
-          "  queued, starting: behind an earlier operation, or not yet in progress\n"
+          "RATE      of the last finished operation of that kind; /BASE: of its baseline\n"
+          "WAITS FOR what the head of the line waits for\n"
+          "  send GPU   own GPU fills the buffer     recv peer  the sender or the network\n"
+          "  send peer  receiver grants the slot     recv bus   path NIC, PCIe, GPU\n"
+          "  send net   network, remote NIC          recv GPU   own GPU empties the buffer\n"
+          "  queued, starting: behind an earlier operation, not yet in progress\n"
           "AGE       in flight: since it started; done: since it ended\n");
   return lines;
 }
