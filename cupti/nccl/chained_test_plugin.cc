@@ -7,6 +7,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
+#include <deque>
 #include <mutex>
 #include <sstream>
 #include <string>
@@ -24,11 +25,12 @@ struct Object {
 std::mutex g_mutex;
 std::string g_log;
 int g_next = 0;
+std::deque<Object> g_objects;
 int* g_mask = nullptr;
 std::string g_returned;
 
 Object* New() {
-  auto* o = new Object;
+  Object* o = &g_objects.emplace_back();  // kept: hosts may come back to a handle
   o->number = ++g_next;
   return o;
 }

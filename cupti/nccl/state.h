@@ -143,8 +143,9 @@ struct State {
   uint8_t salt;
   std::atomic<uint32_t> level;
   std::atomic<uint32_t> request_seen;
+  // Apart from the above, which every callback reads.
+  alignas(64) std::atomic<uint64_t> api_next;
   std::atomic<uint32_t> threads_next;  // registrations tried
-  std::atomic<uint64_t> api_next;
   IndexPool<kMaxProxyOps> proxy_op_pool;
   IndexPool<kMaxTrackers> tracker_pool;
   IndexPool<MC_BOARD_MAX_FLOWS> flow_pool;
