@@ -5,7 +5,7 @@
 // Counters: median and p99 of single calls in ns.
 //
 //   ProxyStepState/N   recordEventState(ProxyStep), send and receive, over N flows
-//   ProxyStepStart/N, ProxyStepStop/N, ProxyOp/N, Coll
+//   ProxyStepStart/N, ProxyStepStop/N, ProxyOpStart/N, CollStart/N
 //
 // The library is loaded with dlopen, as NCCL does; MYCROFT_PLUGIN_PATH in the
 // environment names another one.
