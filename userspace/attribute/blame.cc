@@ -297,6 +297,14 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
       if (!complete && local.kind == BlameKind::kGpu && excess < 1.2 * result.normal_ns) continue;
       std::string why = NameOf(*s.worker) + " spends " + Ms(s.now[local.share]) + " per cycle " +
                         local.text + " (usually " + Ms(s.normal[local.share]) + ")";
+      // A slow copy path holds up the GPU that waits for it.
+      if (local.kind == BlameKind::kGpu && s.excess(kFlush) >= threshold &&
+          s.excess(kOwnGpu) < 2 * s.excess(kFlush)) {
+        result.rejected.push_back({"gpu of " + NameOf(*s.worker),
+                                   why + ", but its flush from the NIC is slow as well: the path "
+                                         "to the GPU explains both"});
+        continue;
+      }
       bool network_explains = local.kind == BlameKind::kGpu && culprit.count(s.worker) != 0;
       if (network_explains) {
         result.rejected.push_back(

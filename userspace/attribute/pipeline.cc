@@ -683,6 +683,11 @@ class Pipeline::Impl {
       quiet_until_[job[0]] = most_cycles + (by_change ? std::max<size_t>(4, most_cycles / 2) : 1);
       if (give_up) return;
     }
+    // A small shift without a culprit that explains most of it is the job's own noise.
+    if (by_change && open == nullptr && blame.blames[0].excess_ns < 0.6 * blame.lost_ns) {
+      quiet_until_[job[0]] = most_cycles + std::max<size_t>(4, most_cycles / 2);
+      return;
+    }
     Incident draft = SlowIncident(job, blame, since, most_cycles);
     Case* c = open;
     if (c == nullptr) {

@@ -16,6 +16,8 @@ constexpr size_t kAnchorHistory = 64;  // operations without a period before an 
 constexpr double kMinLostNs = 100e6;
 constexpr double kMinNoise = 0.02;  // of the baseline: no job is quieter than that
 constexpr size_t kRecoverCycles = 3;
+constexpr size_t kChangeCycles = 12;
+constexpr uint64_t kChangeNs = 2'000'000'000;
 
 double Median(std::vector<double> values) {
   if (values.empty()) return 0;
@@ -229,7 +231,11 @@ void CycleDetector::OnCycle(const Cycle& cycle) {
       cusum_cycles_.push_back(cycle);
       if (cusum_cycles_.size() > 256) cusum_cycles_.pop_front();
     }
-    if (!slow_ && cusum_ > 16 && cusum_cycles_.size() >= 6) {
+    // Small shifts come and go with the load of the machine: only one that has stayed
+    // for a while is a change.
+    bool stayed = cusum_cycles_.size() >= kChangeCycles &&
+                  cycle.end_ns - cusum_start_ns_ >= kChangeNs;
+    if (!slow_ && cusum_ > 16 && stayed) {
       double total = 0;
       for (const Cycle& c : cusum_cycles_) total += c.duration() - baseline_ns_;
       std::vector<double> durations;
