@@ -11,8 +11,8 @@ absl::Status ToStatus(sqlite3* db, int code, const std::string& what) {
   const int primary = code & 0xff;
   const int system = db != nullptr ? sqlite3_system_errno(db) : 0;
   std::string text = what + ": ";
-  text += db != nullptr && sqlite3_errcode(db) == primary ? sqlite3_errmsg(db)
-                                                          : sqlite3_errstr(primary);
+  text += db != nullptr && (sqlite3_errcode(db) & 0xff) == primary ? sqlite3_errmsg(db)
+                                                                   : sqlite3_errstr(primary);
   switch (primary) {
     case SQLITE_OK:
     case SQLITE_ROW:
@@ -24,6 +24,12 @@ absl::Status ToStatus(sqlite3* db, int code, const std::string& what) {
     case SQLITE_IOERR:
       if (system == ENOSPC || system == EDQUOT || system == EFBIG) {
         return absl::ResourceExhaustedError(what + ": " + std::strerror(system));
+      }
+      // SQLite does not always keep the reason of a failed write (a quota, a limit
+      // on the size of files).
+      if (system == 0 && (code == SQLITE_IOERR_WRITE || code == SQLITE_IOERR_SHMSIZE)) {
+        return absl::ResourceExhaustedError(
+            what + ": cannot be written: quota, limit on the size of files, or full device");
       }
       if (system != 0) text += std::string(" (") + std::strerror(system) + ")";
       return absl::UnavailableError(text);
