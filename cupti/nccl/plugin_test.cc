@@ -289,6 +289,10 @@ TYPED_TEST(EveryVersion, SendWaits) {
   EXPECT_EQ(o.wait_ns[MC_WAIT_RECV_REMOTE], 0u);
   EXPECT_EQ(o.bytes_sent, 2500u);
   EXPECT_EQ(o.bytes_received, 0u);
+  EXPECT_EQ(o.send_steps, 3u);
+  EXPECT_EQ(o.send_posted_sum_ns, T(60) + T(75) + T(95));
+  EXPECT_EQ(o.send_done_sum_ns, T(100) + T(130) + T(140));
+  EXPECT_EQ(o.recv_steps, 0u);
   EXPECT_EQ(o.steps_total, 3u);
   EXPECT_EQ(o.steps_done, 3u);
   EXPECT_EQ(o.proxy_started, 1u);
@@ -371,6 +375,10 @@ TYPED_TEST(EveryVersion, RecvWaits) {
   EXPECT_EQ(o.wait_ns[MC_WAIT_SEND_GPU], 0u);
   EXPECT_EQ(o.bytes_received, 8192u);
   EXPECT_EQ(o.bytes_sent, 0u);
+  EXPECT_EQ(o.recv_steps, 2u);
+  EXPECT_EQ(o.recv_posted_sum_ns, T(10) + T(20));
+  EXPECT_EQ(o.recv_data_sum_ns, T(100) + T(110));
+  EXPECT_EQ(o.send_steps, 0u);
   EXPECT_EQ(o.steps_done, 2u);
   const mc_board_flow& f = n.flow(0, 1, false);
   EXPECT_EQ(f.wait_ns[0], 100u);
@@ -396,6 +404,30 @@ TEST(Waits, SendWithoutPeerWaitCountsAsReadyWhenTransmitted) {
   EXPECT_EQ(n.last_op().wait_ns[MC_WAIT_SEND_GPU], 30u);
   EXPECT_EQ(n.last_op().wait_ns[MC_WAIT_SEND_PEER], 0u);
   EXPECT_EQ(n.last_op().wait_ns[MC_WAIT_SEND_NET], 5u);
+}
+
+TEST(Waits, StepStoppedWithoutItsStatesIsDoneButInNoSum) {
+  V5 n;
+  void* coll = n.Coll();
+  void* send = n.ProxyOp(coll, 0, 1, true, 1);
+  void* recv = n.ProxyOp(coll, 0, 1, false, 1);
+  n.InProgress(send);
+  n.InProgress(recv);
+  void* s = n.Step(send, 0);
+  n.State(s, kSendGpuWait);
+  void* r = n.Step(recv, 0);
+  n.State(r, kRecvWait);
+  At(50);
+  n.Stop(s);
+  n.Stop(r);
+  const mc_board_op& o = n.last_op();
+  EXPECT_EQ(o.steps_done, 2u);
+  EXPECT_EQ(o.send_steps, 0u);
+  EXPECT_EQ(o.recv_steps, 0u);
+  EXPECT_EQ(o.send_posted_sum_ns + o.send_done_sum_ns, 0u);
+  EXPECT_EQ(o.recv_posted_sum_ns + o.recv_data_sum_ns, 0u);
+  for (uint64_t w : o.wait_ns) EXPECT_EQ(w, 0u);
+  n.board().ExpectSane();
 }
 
 TEST(Waits, OperationsInARowOnOneFlowDoNotCountAnInstantTwice) {

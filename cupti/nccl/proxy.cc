@@ -541,7 +541,8 @@ template <mc_direction direction, Stage to>
   if (r.ready) Bump(&wait[0], r.wait_ns[0]);
   if (r.transmitted) Bump(&wait[1], r.wait_ns[1]);
   if (r.bytes != 0) Bump(send ? &line->bytes_sent : &line->bytes_received, r.bytes);
-  if (!send && r.ready) {
+  // The sums take only steps that were seen at both of their ends.
+  if (!send && r.ready && to != Stage::kStopped) {
     Bump(&line->recv_steps, 1);
     Bump(&line->recv_posted_sum_ns, step.posted_ns);
     Bump(&line->recv_data_sum_ns, now);
@@ -549,7 +550,7 @@ template <mc_direction direction, Stage to>
   if (r.done) {
     Bump(&wait[2], r.wait_ns[2]);
     Bump(&line->steps_done, 1);
-    if (send) {
+    if (send && !r.transmitted) {
       Bump(&line->send_steps, 1);
       Bump(&line->send_posted_sum_ns, step.transmitted_ns);
       Bump(&line->send_done_sum_ns, now);
