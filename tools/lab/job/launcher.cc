@@ -30,7 +30,8 @@ namespace mycroft::lab {
 namespace {
 
 constexpr uint64_t kSetupTimeoutNs = 60 * kNsPerSec;
-constexpr uint64_t kGraceNs = 2 * kNsPerSec;  // between the steps: stop, abort, SIGKILL
+constexpr uint64_t kStopGraceNs = kNsPerSec;       // to end the iteration, then abort
+constexpr uint64_t kAbortGraceNs = 3 * kNsPerSec;  // to leave, then SIGKILL
 
 struct Child {
   pid_t pid = -1;
@@ -338,7 +339,7 @@ void Launcher::RequestStop(Stop reason) {
   }
   // Whoever cannot reach the end of an iteration now is made to leave.
   Agree("stop", 0, 0);
-  Plan(now + kGraceNs, [this] { Abort(""); });
+  Plan(now + kStopGraceNs, [this] { Abort(""); });
 }
 
 void Launcher::Abort(const std::string& why) {
@@ -354,7 +355,7 @@ void Launcher::Abort(const std::string& why) {
     if (child.alive) kill(child.pid, SIGCONT);
   }
   starvers_.clear();
-  Plan(now + kGraceNs, [this] {
+  Plan(now + kAbortGraceNs, [this] {
     for (Child& child : children_) {
       if (child.alive) kill(child.pid, SIGKILL);
     }
