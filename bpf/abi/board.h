@@ -203,6 +203,9 @@ enum mc_wait {
 	MC_WAIT_COUNT,
 };
 
+/* Waits that are also kept for the slowest flow of an operation. */
+enum mc_max_wait { MC_MAX_SEND_NET = 0, MC_MAX_RECV_FLUSH, MC_MAX_RECV_GPU, MC_MAX_WAIT_COUNT };
+
 struct mc_board_op {
 	/* Lines 0-1: written by the thread that launches the operation. */
 	uint32_t seq;
@@ -254,7 +257,8 @@ struct mc_board_op {
 	uint64_t send_done_sum_ns;   /* send: stop */
 	uint64_t recv_posted_sum_ns; /* recv: RecvWait (10), added at RecvFlushWait */
 	uint64_t recv_data_sum_ns;   /* recv: RecvFlushWait (11) */
-	uint8_t pad6[24];
+	uint64_t max_wait_ns[MC_MAX_WAIT_COUNT]; /* of the slowest flow: one slow channel
+						    is lost in a sum over many */
 	/* Line 5: written by the thread that delivers KernelCh events. */
 	uint32_t kernel_seq;
 	uint16_t kernel_started; /* channels */

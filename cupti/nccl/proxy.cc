@@ -541,6 +541,14 @@ template <mc_direction direction, Stage to>
   if (r.ready) Bump(&wait[0], r.wait_ns[0]);
   if (r.transmitted) Bump(&wait[1], r.wait_ns[1]);
   if (r.bytes != 0) Bump(send ? &line->bytes_sent : &line->bytes_received, r.bytes);
+  const auto slowest = [&](int wait_index, mc_max_wait which) {
+    tracker.wait_ns[wait_index] += r.wait_ns[wait_index];
+    if (tracker.wait_ns[wait_index] > Get(&line->max_wait_ns[which])) {
+      Set(&line->max_wait_ns[which], tracker.wait_ns[wait_index]);
+    }
+  };
+  if (!send && r.transmitted) slowest(1, MC_MAX_RECV_FLUSH);
+  if (r.done) slowest(2, send ? MC_MAX_SEND_NET : MC_MAX_RECV_GPU);
   // The sums take only steps that were seen at both of their ends.
   if (!send && r.ready && to != Stage::kStopped) {
     Bump(&line->recv_steps, 1);

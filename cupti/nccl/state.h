@@ -120,6 +120,7 @@ struct alignas(64) Tracker {
   uint32_t started_end;  // highest number started, plus one
   uint64_t head_since_ns;
   uint64_t first_ns, final_ns;  // send: transmitted; receive: ready
+  uint64_t wait_ns[3];          // so far, by stage left
   uint64_t last_chained_ns;     // as in FlowState, where there is no flow
   uint64_t last_stop_ns;
 };

@@ -82,6 +82,7 @@ OpSample DecodeOp(const mc_board_op& line) {
   out.send_done_sum_ns = line.send_done_sum_ns;
   out.recv_posted_sum_ns = line.recv_posted_sum_ns;
   out.recv_data_sum_ns = line.recv_data_sum_ns;
+  for (int i = 0; i < MC_MAX_WAIT_COUNT; ++i) out.max_wait_ns[i] = line.max_wait_ns[i];
   out.kernel_started = line.kernel_started;
   out.kernel_stopped = std::min(line.kernel_stopped, line.kernel_started);
   out.kernel_gpu_start = line.kernel_gpu_start;

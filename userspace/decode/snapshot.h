@@ -87,6 +87,7 @@ struct OpSample {
   uint64_t send_done_sum_ns = 0;
   uint64_t recv_posted_sum_ns = 0;
   uint64_t recv_data_sum_ns = 0;
+  std::array<uint64_t, MC_MAX_WAIT_COUNT> max_wait_ns{};  // enum mc_max_wait
   uint16_t kernel_started = 0;
   uint16_t kernel_stopped = 0;
   uint64_t kernel_gpu_start = 0;  // GPU clock

@@ -13,7 +13,7 @@ constexpr size_t kMaxPeriod = 256;
 constexpr size_t kBaselineCycles = 64;
 constexpr size_t kMinBaseline = 6;
 constexpr size_t kAnchorHistory = 64;  // operations without a period before an anchor is chosen
-constexpr double kMinLostNs = 100e6;
+constexpr double kMinLostNs = 150e6;
 constexpr double kMinNoise = 0.02;  // of the baseline: no job is quieter than that
 constexpr size_t kRecoverCycles = 3;
 constexpr size_t kChangeCycles = 12;
@@ -199,25 +199,24 @@ void CycleDetector::OnCycle(const Cycle& cycle) {
 
   if (!slow_) {
     // Rule 1: twice as long.
-    if (recent_.size() >= 3) {
-      const Cycle& a = recent_[recent_.size() - 1];
-      const Cycle& b = recent_[recent_.size() - 2];
-      const Cycle& c = recent_[recent_.size() - 3];
-      double two = a.duration() + b.duration();
-      double three = two + c.duration();
-      bool both = a.duration() >= 0.9 * factor_ * baseline_ns_ &&
-                  b.duration() >= 0.9 * factor_ * baseline_ns_;
-      double lost = three - 3 * baseline_ns_;
-      bool at_once = both && two >= 2 * factor_ * baseline_ns_ && lost >= kMinLostNs &&
-                     lost >= 6 * noise_ns_;
-      if (at_once) {
-        slow_ = true;
-        by_change_ = false;
-        slow_cycles_.clear();
-        size_t first = recent_.size();
-        while (first > 0 && recent_[first - 1].duration() > limit) --first;
-        for (size_t i = first; i < recent_.size(); ++i) slow_cycles_.push_back(recent_[i]);
-      }
+    size_t run = 0;
+    double total = 0;
+    for (auto it = recent_.rbegin(); it != recent_.rend(); ++it) {
+      if (it->duration() < 0.9 * factor_ * baseline_ns_) break;
+      ++run;
+      total += it->duration();
+    }
+    double mean = run > 0 ? total / static_cast<double>(run) : 0;
+    double lost = total - static_cast<double>(run) * baseline_ns_;
+    bool long_enough = run >= 3 || (run == 2 && mean >= 2 * factor_ * baseline_ns_);
+    if (long_enough && mean >= factor_ * baseline_ns_ && lost >= kMinLostNs &&
+        lost >= 6 * noise_ns_) {
+      slow_ = true;
+      by_change_ = false;
+      slow_cycles_.clear();
+      size_t first = recent_.size();
+      while (first > 0 && recent_[first - 1].duration() > limit) --first;
+      for (size_t i = first; i < recent_.size(); ++i) slow_cycles_.push_back(recent_[i]);
     }
     // Rule 2: a shift that stays.
     double x = std::min(excess / noise_ns_, 6.0);  // one outlier is not a shift

@@ -8,9 +8,9 @@
 //   cycle i: from the end of operation i-p to the end of operation i
 //   without any p (a mixture of experts sends to other peers every time): from one
 //   occurrence of the rarest recurring collective to the next
-//   trigger, at once:   the last three cycles take >= `factor` x baseline, the last
-//                       two each, and >= 100 ms were lost (the paper's rule; the
-//                       absolute part keeps scheduler noise out)
+//   trigger, at once:   the last three cycles (two, when twice as bad) take >=
+//                       `factor` x baseline, and >= 150 ms were lost (the paper's
+//                       rule; the rest keeps the noise of a busy host out)
 //   trigger, by change: one-sided CUSUM over non-overlapping cycles for shifts
 //                       that are small but stay (>= 10 % and >= the job's own noise)
 //

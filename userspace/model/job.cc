@@ -272,12 +272,14 @@ void JobModel::Settle(Worker& worker) {
       return std::min(head, static_cast<double>(sum) / flows);
     };
     const auto& wait = op.s.wait_ns;
+    const auto& most = op.s.max_wait_ns;
     s.share[kRemote] = clip(wait[MC_WAIT_RECV_REMOTE], receives);
-    s.share[kFlush] = clip(wait[MC_WAIT_RECV_FLUSH], receives);
-    s.share[kSendNet] = clip(wait[MC_WAIT_SEND_NET], sends);
     s.share[kSendPeer] = clip(wait[MC_WAIT_SEND_PEER], sends);
+    // The slowest channel holds up the operation: its wait counts, not the mean.
+    s.share[kFlush] = clip(most[MC_MAX_RECV_FLUSH], 1);
+    s.share[kSendNet] = clip(most[MC_MAX_SEND_NET], 1);
     double gpu = op.s.kind == MC_OP_SEND ? clip(wait[MC_WAIT_SEND_GPU], sends)
-                                         : clip(wait[MC_WAIT_RECV_GPU], receives);
+                                         : clip(most[MC_MAX_RECV_GPU], 1);
     // A GPU whose send slots are all taken cannot consume: that time is not its own.
     s.share[kOwnGpu] = std::max(0.0, gpu - s.share[kSendNet] - s.share[kSendPeer]);
     s.send_steps = op.s.send_steps;

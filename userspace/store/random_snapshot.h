@@ -79,6 +79,7 @@ class RandomSnapshot {
         o.kernel_started, o.kernel_stopped, o.kernel_gpu_start, o.kernel_gpu_stop,
         o.kernel_start_seen_ns, o.kernel_stop_seen_ns);
     for (uint64_t& wait : o.wait_ns) set(wait);
+    for (uint64_t& wait : o.max_wait_ns) set(wait);
     SetEnum(o.kind, MC_OP_RECV), SetEnum(o.func, MC_FUNC_SENDRECV);
     SetEnum(o.datatype, MC_TYPE_FLOAT8E5M2), SetEnum(o.algo, MC_ALGO_PAT);
     SetEnum(o.proto, MC_PROTO_SIMPLE);

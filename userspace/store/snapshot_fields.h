@@ -22,7 +22,7 @@
 
 namespace mycroft::store_internal {
 
-static_assert(sizeof(OpSample) == 304 && sizeof(FlowSample) == 200 && sizeof(CommSample) == 120,
+static_assert(sizeof(OpSample) == 328 && sizeof(FlowSample) == 200 && sizeof(CommSample) == 120,
               "a field was added: code it below, then adjust the size");
 static_assert(sizeof(ProcessSample) == 360 && sizeof(HostSample) == 56 &&
                   sizeof(ThreadSample) == 64 && sizeof(Snapshot) == 144 && sizeof(BlindSpot) == 96,
@@ -98,6 +98,9 @@ enum Context : int {
   kOpWait3,
   kOpWait4,
   kOpWait5,
+  kOpMax0,
+  kOpMax1,
+  kOpMax2,
   kOpSent,
   kOpReceived,
   kOpStepsTotal,
@@ -376,6 +379,18 @@ void CodeOp(C& c, ProcessState& state, uint64_t t_ns, uint64_t predicted_id, Op&
                                 : Scale(like.wait_ns[i], length, like_length);
     const uint64_t at_least = before ? before->wait_ns[i] : 0;
     c.Number(kOpWait0 + i, op.wait_ns[i], scaled > at_least ? scaled : at_least, w);
+  }
+  // The slowest flow's part of a sum.
+  constexpr int kSumOf[MC_MAX_WAIT_COUNT] = {MC_WAIT_SEND_NET, MC_WAIT_RECV_FLUSH,
+                                             MC_WAIT_RECV_GPU};
+  for (int i = 0; i < MC_MAX_WAIT_COUNT; ++i) {
+    const uint64_t sum = op.wait_ns[kSumOf[i]];
+    const uint64_t like_sum = like.wait_ns[kSumOf[i]];
+    c.Number(kOpMax0 + i, op.max_wait_ns[i],
+             before && before->wait_ns[kSumOf[i]] == sum ? before->max_wait_ns[i]
+             : like_sum != 0                             ? Scale(like.max_wait_ns[i], sum, like_sum)
+                                                         : sum / 2,
+             w);
   }
 
   c.Number(kOpKernelStarted, op.kernel_started, same.kernel_started, v);
