@@ -103,7 +103,11 @@ void JobModel::ApplyProcess(const Snapshot& snapshot, const ProcessSample& proce
     Worker* owner = nullptr;
     if (auto it = index.by_comm_line.find(sample.index); it != index.by_comm_line.end()) {
       Member* member = it->second->members[sample.index].get();
-      if (member != nullptr && member->info.generation == sample.generation) owner = it->second;
+      // The generation alone would do, if boards could be trusted.
+      if (member != nullptr && member->info.generation == sample.generation &&
+          member->info.comm_id == sample.comm_id && member->info.rank == sample.rank) {
+        owner = it->second;
+      }
     }
     if (owner == nullptr) {
       // A new communicator: the first worker of this process that is not in it yet.
@@ -111,7 +115,8 @@ void JobModel::ApplyProcess(const Snapshot& snapshot, const ProcessSample& proce
       for (; occurrence < index.workers.size(); ++occurrence) {
         bool taken = false;
         for (auto& [line, member] : index.workers[occurrence]->members) {
-          taken |= member != nullptr && member->info.comm_id == sample.comm_id &&
+          taken |= line != sample.index && member != nullptr &&
+                   member->info.comm_id == sample.comm_id &&
                    member->info.state == MC_COMM_ACTIVE;
         }
         if (!taken) break;
@@ -129,8 +134,9 @@ void JobModel::ApplyProcess(const Snapshot& snapshot, const ProcessSample& proce
         if (gone != nullptr) {
           std::erase_if(before->ops, [&](auto& item) { return item.second.member == gone; });
           std::erase_if(before->history, [&](Settled& s) { return s.member == gone; });
-          if (gone->comm->members[gone->info.rank] == gone) {
-            gone->comm->members.erase(gone->info.rank);
+          auto place = gone->comm->members.find(gone->info.rank);
+          if (place != gone->comm->members.end() && place->second == gone) {
+            gone->comm->members.erase(place);
           }
           before->members.erase(sample.index);
         }
