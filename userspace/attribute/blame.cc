@@ -68,7 +68,7 @@ std::vector<EdgeTransit> Transits(const std::vector<Worker*>& job, uint64_t sinc
     double total = 0;
     uint64_t comm_id = 0;
   };
-  std::map<std::pair<const Worker*, const Worker*>, Sum> sums;
+  EdgeMap<Sum> sums;
   for (const Worker* worker : job) {
     std::map<const Member*, const Member*> peer_of;
     for (const Settled& s : worker->history) {
@@ -212,7 +212,7 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
   std::erase_if(bad, [&](const EdgeTransit* e) { return e->now_ns - e->normal_ns < 0.3 * worst; });
 
   // Network first: a blocked send side makes its GPU look slow.
-  std::set<const Worker*> culprit;
+  WorkerSet culprit;
   auto text_of = [](const EdgeTransit& edge) {
     return "a step from " + NameOf(*edge.from) + " to " + NameOf(*edge.to) + " takes " +
            Ms(edge.now_ns) + " in transit (usually " + Ms(edge.normal_ns) + ")";
@@ -227,7 +227,7 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
   };
   while (!bad.empty()) {
     // The worker that most of the slow edges share is where they are slow.
-    std::map<const Worker*, int> touches;
+    WorkerMap<int> touches;
     for (const EdgeTransit* edge : bad) {
       ++touches[edge->from];
       ++touches[edge->to];
@@ -327,7 +327,7 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
       return true;
     });
   }
-  std::set<const Worker*> named;
+  WorkerSet named;
   for (const Blame& blame : result.blames) {
     result.evidence.push_back(blame.why);
     named.insert(blame.worker);

@@ -29,12 +29,12 @@ enum class Origin { kStuck, kSlow, kMismatch };
 struct Case {
   size_t index = 0;  // in incidents_
   Origin origin = Origin::kStuck;
-  std::set<const Worker*> workers;  // of the job
+  WorkerSet workers;  // of the job
   bool open = true;
   bool has_verdict = false;
   bool frozen = false;              // the job breaks up: what comes now are after-effects
   uint64_t still_since_ns = 0;
-  std::map<const Worker*, uint64_t> waiting;  // head operation ids when it opened
+  WorkerMap<uint64_t> waiting;  // head operation ids when it opened
   uint64_t last_review_ns = 0;
   std::set<std::pair<int32_t, Component>> signature;
 };
@@ -409,7 +409,7 @@ class Pipeline::Impl {
                             step.why});
     }
 
-    std::map<const Worker*, std::vector<const Sink*>> own;
+    WorkerMap<std::vector<const Sink*>> own;
     std::vector<const Sink*> paths, unseen;
     for (const Sink& sink : graph.sinks) {
       if (sink.kind == SinkKind::kPath) {
@@ -524,18 +524,18 @@ class Pipeline::Impl {
 
   template <typename Say>
   void ExplainPaths(const std::vector<const Sink*>& paths,
-                    const std::map<const Worker*, std::vector<const Sink*>>& own, Incident* out,
+                    const WorkerMap<std::vector<const Sink*>>& own, Incident* out,
                     Say say) {
     // A path next to a culprit of another kind is its after-effect.
-    std::set<std::pair<const Worker*, const Worker*>> edges;
-    std::map<std::pair<const Worker*, const Worker*>, const Sink*> sample;
+    EdgeSet edges;
+    EdgeMap<const Sink*> sample;
     for (const Sink* sink : paths) {
       if (own.count(sink->worker) != 0 || own.count(sink->other) != 0) continue;
       edges.insert({sink->worker, sink->other});
       sample.emplace(std::make_pair(sink->worker, sink->other), sink);
     }
     while (!edges.empty()) {
-      std::map<const Worker*, int> touches;
+      WorkerMap<int> touches;
       for (const auto& edge : edges) {
         ++touches[edge.first];
         ++touches[edge.second];
@@ -809,7 +809,7 @@ class Pipeline::Impl {
   std::vector<std::vector<Worker*>> jobs_;
   size_t job_shape_ = 0;
   std::vector<Case> cases_;
-  std::map<const Worker*, size_t> quiet_until_;  // by first worker of the job: cycles
+  WorkerMap<size_t> quiet_until_;  // by first worker of the job: cycles
 };
 
 std::vector<BlindSpot> Pipeline::Impl::BlindSpots() const {

@@ -370,7 +370,7 @@ class Builder {
 
   WaitGraph Collect() {
     // Workers that others wait for and that have nothing in flight.
-    std::map<const Worker*, std::string> waited;
+    WorkerMap<std::string> waited;
     for (auto& [worker, node] : nodes_) {
       if (!node.still) continue;
       for (const Edge& edge : node.edges) waited.emplace(edge.to, edge.why);
@@ -394,10 +394,10 @@ class Builder {
     }
 
     WaitGraph graph;
-    std::map<const Worker*, int> depth;  // longest known distance to a sink
-    std::map<const Worker*, const Edge*> next;
+    WorkerMap<int> depth;  // longest known distance to a sink
+    WorkerMap<const Edge*> next;
     std::set<std::tuple<SinkKind, const Worker*, const Worker*, const Comm*, int32_t>> known;
-    std::set<const Worker*> reaches;
+    WorkerSet reaches;
     // A node with sinks of its own is where the chain ends, even if it waits as well.
     std::vector<const Worker*> queue;
     for (auto& [worker, node] : nodes_) {
@@ -425,7 +425,7 @@ class Builder {
       queue.push_back(worker);
     }
     // Walk the edges backwards, breadth first.
-    std::map<const Worker*, std::vector<std::pair<const Worker*, const Edge*>>> back;
+    WorkerMap<std::vector<std::pair<const Worker*, const Edge*>>> back;
     for (auto& [worker, node] : nodes_) {
       if (!node.still) continue;
       for (const Edge& edge : node.edges) back[edge.to].push_back({worker, &edge});
@@ -440,7 +440,7 @@ class Builder {
         if (farthest == nullptr || depth[from] > depth[farthest]) farthest = from;
       }
     }
-    std::set<const Worker*> own;
+    WorkerSet own;
     for (const Sink& sink : graph.sinks) {
       if (sink.kind != SinkKind::kPath && sink.worker != nullptr) own.insert(sink.worker);
     }
@@ -461,7 +461,7 @@ class Builder {
     for (auto& [start, first] : nodes_) {
       if (!first.still || first.edges.empty()) continue;
       std::vector<const Worker*> path;
-      std::set<const Worker*> on_path;
+      WorkerSet on_path;
       const Worker* at = start;
       while (at != nullptr && on_path.insert(at).second) {
         path.push_back(at);
@@ -481,7 +481,7 @@ class Builder {
   const JobModel& model_;
   const std::vector<Worker*>& job_;
   uint64_t still_ns_;
-  std::map<const Worker*, Node> nodes_;
+  WorkerMap<Node> nodes_;
 };
 
 }  // namespace

@@ -49,7 +49,7 @@ class MismatchDetector {
     bool reported = false;
   };
   std::map<uint64_t, CommCalls> comms_;
-  std::map<const Worker*, uint64_t> seen_;  // operation ids taken so far
+  WorkerMap<uint64_t> seen_;  // operation ids taken so far
 };
 
 }  // namespace mycroft

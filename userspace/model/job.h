@@ -19,6 +19,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "userspace/decode/snapshot.h"
@@ -109,6 +110,26 @@ struct Worker {
   const Op* HeadOp() const;
   bool alive() const { return status == ProcessStatus::kRunning; }
 };
+
+// Order of workers that does not depend on addresses, so that a replay walks its
+// containers in the same order as the live agent did.
+struct WorkerOrder {
+  bool operator()(const Worker* a, const Worker* b) const {
+    return (a != nullptr ? a->index + 1 : 0) < (b != nullptr ? b->index + 1 : 0);
+  }
+  using Edge = std::pair<const Worker*, const Worker*>;
+  bool operator()(const Edge& a, const Edge& b) const {
+    if ((*this)(a.first, b.first)) return true;
+    if ((*this)(b.first, a.first)) return false;
+    return (*this)(a.second, b.second);
+  }
+};
+template <typename V>
+using WorkerMap = std::map<const Worker*, V, WorkerOrder>;
+using WorkerSet = std::set<const Worker*, WorkerOrder>;
+template <typename V>
+using EdgeMap = std::map<WorkerOrder::Edge, V, WorkerOrder>;
+using EdgeSet = std::set<WorkerOrder::Edge, WorkerOrder>;
 
 struct Comm {
   uint64_t id = 0;
