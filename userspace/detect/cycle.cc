@@ -69,6 +69,35 @@ void CycleDetector::FindPeriod(const Worker& worker) {
   }
 }
 
+size_t CycleDetector::WholePeriod(const Worker& worker, bool with_size) const {
+  const auto& h = worker.history;
+  const size_t n = h.size();
+  for (size_t p = 1; p <= kMaxPeriod && 3 * p + 1 <= n; ++p) {
+    size_t i = n - 2 * n / 3;
+    const auto same = [&] {
+      return with_size ? h[i].key == h[i - p].key : h[i].shape_key == h[i - p].shape_key;
+    };
+    while (i < n && same()) ++i;
+    if (i == n) return p;
+  }
+  return 0;
+}
+
+bool CycleDetector::LookAgain(const Worker& worker) {
+  if (worker.settled_count < next_look_ || slow_) return false;
+  next_look_ = 2 * worker.settled_count;
+  for (bool with_size : {true, false}) {
+    const size_t p = WholePeriod(worker, with_size);
+    if (p == 0) continue;
+    if (p == period_) return false;
+    Forget(worker.history.back().end_ns);
+    period_ = p;
+    with_size_ = with_size;
+    return true;
+  }
+  return false;
+}
+
 bool CycleDetector::EndsCycle(const Settled& op) const {
   return anchor_ != 0 ? op.shape_key == anchor_ : since_cycle_ >= period_;
 }
@@ -106,12 +135,15 @@ void CycleDetector::Update(const Worker& worker) {
   if (fresh == 0) return;
   size_t n = worker.history.size();
   size_t start = fresh >= n ? 0 : n - static_cast<size_t>(fresh);
-  if (period_ == 0 && anchor_ == 0) {
+  const bool searching = period_ == 0 && anchor_ == 0;
+  if (searching) {
     FindPeriod(worker);
     if (period_ == 0 && anchor_ == 0) {
       seen_ = worker.settled_count;
       return;
     }
+  }
+  if (searching || LookAgain(worker)) {
     // Begin with the operations already seen, so that early cycles count.
     if (anchor_ != 0) {
       start = 0;

@@ -6,6 +6,8 @@
 // longer.
 //
 //   cycle i: from the end of operation i-p to the end of operation i
+//   a long p shows late, and shorter ones hold for a while within it: the search is
+//   repeated while the history grows
 //   without any p (a mixture of experts sends to other peers every time): from one
 //   occurrence of the rarest recurring collective to the next
 //   trigger, at once:   the last three cycles (two, when twice as bad) take >=
@@ -67,6 +69,9 @@ class CycleDetector {
 
  private:
   void FindPeriod(const Worker& worker);
+  // The smallest p with which two thirds of the history repeat without exception.
+  size_t WholePeriod(const Worker& worker, bool with_size) const;
+  bool LookAgain(const Worker& worker);  // true: another period than before
   bool EndsCycle(const Settled& op) const;
   void Forget(uint64_t now_ns);
   void OnCycle(const Cycle& cycle);
@@ -82,6 +87,7 @@ class CycleDetector {
   uint64_t cycle_begin_ns_ = 0;
   std::array<double, kShareCount> running_{};
   size_t mismatches_ = 0;
+  uint64_t next_look_ = 48;    // settled_count of the next LookAgain
   std::deque<Cycle> normal_;   // for the baseline
   std::deque<Cycle> recent_;   // the last few, slow or not
   std::deque<Cycle> slow_cycles_;
