@@ -4,7 +4,8 @@
 // verdict with the truth. Prints a table; exit code 1 when a case fails, 77 when
 // there is nothing to test (a skip for ctest).
 //
-//   check_traces --lab bin/mycroft-lab [--case NAME] [--drop-rank | --kill] [--one-process]
+//   check_traces --lab bin/mycroft-lab [--mycroft bin/mycroft] [--case NAME]
+//                [--drop-rank | --kill] [--one-process]
 //
 // The cases are the folders with a truth.json in $MYCROFT_TRACES, or --traces.
 #include <sys/wait.h>
@@ -50,10 +51,8 @@ std::string Quote(const std::string& text) {
   return out + "'";
 }
 
-Run Replay(const std::string& lab, const fs::path& folder, bool one_process) {
+Run Execute(const std::string& command) {
   Run run;
-  const std::string command = Quote(lab) + " replay " + Quote(folder.string()) + " --json" +
-                              (one_process ? " --one-process" : "");
   std::FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return run;
   char buffer[65536];
@@ -80,9 +79,34 @@ std::string Figure(const std::optional<double>& seconds) {
   return text;
 }
 
+struct Programs {
+  std::string lab;
+  std::string mycroft;  // may be empty: then the recordings are not looked at
+  bool one_process = false;
+};
+
+// A folder that goes with the object. Empty path: it could not be made.
+class TempFolder {
+ public:
+  TempFolder() {
+    std::string name = (fs::temp_directory_path() / "check-traces.XXXXXX").string();
+    if (mkdtemp(name.data()) != nullptr) path_ = name;
+  }
+  ~TempFolder() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+  const fs::path& path() const { return path_; }
+
+ private:
+  fs::path path_;
+};
+
 class Checker {
  public:
-  Checker(std::string lab, bool one_process) : lab_(std::move(lab)), one_process_(one_process) {
+  explicit Checker(Programs programs) : programs_(std::move(programs)) {
     std::printf("%-28s %-9s %-7s %7s %7s %7s %7s %6s  %s\n", "case", "expected", "result", "onset",
                 "detect", "verdict", "clear", "took", "verdict given; why not right");
   }
@@ -91,7 +115,11 @@ class Checker {
   void Check(const fs::path& folder, const Truth& truth, const std::string& label,
              int32_t missing_rank) {
     const auto start = std::chrono::steady_clock::now();
-    const Run run = Replay(lab_, folder, one_process_);
+    const TempFolder scratch;
+    const std::string recording = (scratch.path() / "replay.mycroft").string();
+    const Run run = Execute(Quote(programs_.lab) + " replay " + Quote(folder.string()) + " --json" +
+                            (programs_.one_process ? " --one-process" : "") +
+                            (programs_.mycroft.empty() ? "" : " -o " + Quote(recording)));
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     Judgement judgement;
     if (run.exit_code != 0 && run.exit_code != 3) {
@@ -106,6 +134,16 @@ class Checker {
         }
       } else {
         judgement.why = std::string(judged.status().message());
+      }
+    }
+    if (!programs_.mycroft.empty()) {
+      const Run again = Execute(Quote(programs_.mycroft) + " diagnose --json " + Quote(recording));
+      if (again.exit_code != run.exit_code ||
+          nlohmann::json::parse(again.output, nullptr, false) !=
+              nlohmann::json::parse(run.output, nullptr, false)) {
+        judgement.outcome = Outcome::kWrong;
+        judgement.why =
+            "the recording gives another verdict, exit code " + std::to_string(again.exit_code);
       }
     }
     ++counts_[judgement.outcome];
@@ -132,8 +170,7 @@ class Checker {
   }
 
  private:
-  std::string lab_;
-  bool one_process_;
+  Programs programs_;
   std::map<Outcome, int> counts_;
 };
 
@@ -141,11 +178,8 @@ class Checker {
 class FolderWithout {
  public:
   FolderWithout(const std::vector<fs::path>& files, const fs::path& left_out) {
-    std::string name = (fs::temp_directory_path() / "check-traces.XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) return;
-    path_ = name;
     for (const fs::path& file : files) {
-      if (file != left_out) fs::create_symlink(fs::absolute(file), path_ / file.filename());
+      if (file != left_out) fs::create_symlink(fs::absolute(file), path() / file.filename());
     }
   }
   // The file that was left out comes back, but ends at `t_ns`, as when the process
@@ -155,7 +189,7 @@ class FolderWithout {
     if (in == nullptr) return false;
     fs::path name = file.filename();
     if (name.extension() == ".gz") name.replace_extension();
-    std::ofstream out(path_ / name);
+    std::ofstream out(path() / name);
     std::vector<char> line(1 << 20);
     while (gzgets(in, line.data(), static_cast<int>(line.size())) != nullptr) {
       const char* t = std::strstr(line.data(), "\"t\":");
@@ -165,25 +199,25 @@ class FolderWithout {
     gzclose_r(in);
     return static_cast<bool>(out);
   }
-  ~FolderWithout() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
-  }
-  const fs::path& path() const { return path_; }
+  const fs::path& path() const { return folder_.path(); }
 
  private:
-  fs::path path_;
+  TempFolder folder_;
 };
 
 int Main(int argc, char** argv) {
   CLI::App app("Replays recorded cases and compares the verdicts with the truth");
-  std::string lab;
+  Programs programs;
   std::string traces;
   std::vector<std::string> names;
   bool drop_rank = false;
   bool kill = false;
-  bool one_process = false;
-  app.add_option("--lab", lab, "The mycroft-lab program")->required()->check(CLI::ExistingFile);
+  app.add_option("--lab", programs.lab, "The mycroft-lab program")
+      ->required()
+      ->check(CLI::ExistingFile);
+  app.add_option("--mycroft", programs.mycroft,
+                 "The mycroft program: it must say the same of the recording of each replay")
+      ->check(CLI::ExistingFile);
   app.add_option("--traces", traces, "Folder of cases [environment: MYCROFT_TRACES]");
   app.add_option("--case", names, "Only this case (may be repeated)");
   app.add_flag("--drop-rank", drop_rank, "Each case once per rank, with that rank's file missing");
@@ -191,7 +225,7 @@ int Main(int argc, char** argv) {
       "--kill", kill,
       "Cases in which everything stops, with the culprit's file cut off at the fault: as if "
       "its process had been killed then");
-  app.add_flag("--one-process", one_process, "All ranks in one process");
+  app.add_flag("--one-process", programs.one_process, "All ranks in one process");
   CLI11_PARSE(app, argc, argv);
 
   if (traces.empty()) {
@@ -222,7 +256,7 @@ int Main(int argc, char** argv) {
   }
   std::sort(cases.begin(), cases.end());
 
-  Checker checker(lab, one_process);
+  Checker checker(programs);
   for (const fs::path& folder : cases) {
     std::ifstream in(folder / "truth.json");
     std::stringstream text;
