@@ -271,10 +271,10 @@ void CodeOp(C& c, ProcessState& state, uint64_t t_ns, uint64_t predicted_id, Op&
   if (first_seen) c.Charge(64);
   const OpSlot* const last_slot = state.FindOp(ops->second.newest);
   const OpSample& last = last_slot ? last_slot->op : newest ? newest->op : kNone;
-  const OpSlot* const like_slot = state.FindOp(slot ? slot->like : ops->second.like_next);
-  const OpSample& like = like_slot ? like_slot->op : last;
-  const OpSlot* const like_last_slot = like_slot ? state.FindOp(like_slot->previous) : nullptr;
-  const OpSample& same = before ? *before : like;  // for what seldom changes
+  const OpSlot* const next_slot = state.FindOp(ops->second.like_next);
+  const OpSlot* const next_last_slot = next_slot ? state.FindOp(next_slot->previous) : nullptr;
+  const OpSample& next = next_slot ? next_slot->op : last;
+  const OpSample& same = before ? *before : next;  // for what seldom changes
   c.Number(kOpGeneration, op.comm_generation, same.comm_generation, v);
   c.Enum(kOpKind, op.kind, same.kind, MC_OP_RECV, v);
   c.Enum(kOpFunc, op.func, same.func, MC_FUNC_SENDRECV, v);
@@ -284,20 +284,31 @@ void CodeOp(C& c, ProcessState& state, uint64_t t_ns, uint64_t predicted_id, Op&
   c.Number(kOpChannels, op.channels, same.channels, v);
   c.Number(kOpFlags, op.flags, same.flags, v);
   c.Number(kOpPeer, op.root_or_peer, same.root_or_peer, v);
-  const uint64_t gap = op.id - like.id;  // operations since the one like it
+  const uint64_t gap = op.id - next.id;  // operations since the one like it
   const auto comm = state.comms.find(op.comm);
   const uint64_t next_ordinal = op.kind == MC_OP_COLL && comm != state.comms.end()
                                     ? comm->second.coll_count
-                                    : like.ordinal + 1;
+                                    : next.ordinal + 1;
   c.Number(kOpOrdinal, op.ordinal, before ? before->ordinal : next_ordinal, v);
   c.Number(kOpSeq, op.nccl_seq,
-           before ? before->nccl_seq : like.nccl_seq + (op.ordinal - like.ordinal), v);
+           before ? before->nccl_seq : next.nccl_seq + (op.ordinal - next.ordinal), v);
   c.Number(kOpElements, op.count, same.count, v);
   c.Number(kOpStream, op.stream, same.stream, v);
-  c.Number(kOpGroup, op.group_id, before ? before->group_id : like.group_id + gap, v);
-
-  const uint64_t usual_gap = like_last_slot ? like.start_ns - like_last_slot->op.start_ns : 0;
+  c.Number(kOpGroup, op.group_id, before ? before->group_id : next.group_id + gap, v);
+  const uint64_t usual_gap = next_last_slot ? next.start_ns - next_last_slot->op.start_ns : 0;
   c.NumberOrZero(kOpStart, op.start_ns, before ? before->start_ns : last.start_ns + usual_gap);
+
+  // Now that it is known what it is: it will go as the last finished one of its kind.
+  const uint64_t pattern = PatternOf(op);
+  const auto known = state.pattern.find(pattern);
+  const uint64_t like_id = slot                           ? slot->like
+                           : known != state.pattern.end() ? known->second
+                                                          : ops->second.like_next;
+  const OpSlot* like_slot = state.FindOp(like_id);
+  if (like_slot && like_slot->op.proxy_done != like_slot->op.proxy_started) {
+    if (const OpSlot* const earlier = state.FindOp(like_slot->like)) like_slot = earlier;
+  }
+  const OpSample& like = like_slot ? like_slot->op : last;
   // Times of an operation that has been predicted from a finished one keep its shape.
   const auto shaped = [&](uint64_t OpSample::*field, uint64_t OpSample::*base) -> uint64_t {
     if (before && before->*field != 0) return before->*field;
@@ -305,7 +316,8 @@ void CodeOp(C& c, ProcessState& state, uint64_t t_ns, uint64_t predicted_id, Op&
   };
   c.NumberOrZero(kOpApi, op.api_ns, shaped(&OpSample::api_ns, &OpSample::start_ns), v);
   c.NumberOrZero(kOpStop, op.stop_ns, shaped(&OpSample::stop_ns, &OpSample::start_ns), v);
-  c.Number(kOpProxyStarted, op.proxy_started, same.proxy_started, v);
+  c.Number(kOpProxyStarted, op.proxy_started, before ? before->proxy_started : like.proxy_started,
+           v);
   c.Number(kOpProxyProgress, op.proxy_progress, op.proxy_started, v);
   c.Number(kOpProxyDone, op.proxy_done, op.proxy_started, v);
   c.NumberOrZero(kOpProxyFirst, op.proxy_first_ns,
@@ -323,7 +335,7 @@ void CodeOp(C& c, ProcessState& state, uint64_t t_ns, uint64_t predicted_id, Op&
   const uint64_t end = complete ? op.proxy_last_ns : t_ns;
   const uint64_t length = op.proxy_progress_ns != 0 ? end - op.proxy_progress_ns : 0;
   const int w = (complete ? 2 : 0) + v;
-  c.Number(kOpStepsTotal, op.steps_total, same.steps_total, v);
+  c.Number(kOpStepsTotal, op.steps_total, before ? before->steps_total : like.steps_total, v);
   const uint64_t steps = complete ? op.steps_total : Scale(op.steps_total, length, like_length);
   c.Number(kOpStepsDone, op.steps_done, steps < op.steps_total ? steps : op.steps_total, w);
   const auto by_steps = [&](uint64_t value) {
@@ -363,22 +375,16 @@ void CodeOp(C& c, ProcessState& state, uint64_t t_ns, uint64_t predicted_id, Op&
   const uint64_t like_got = mean(like.recv_data_sum_ns, like.recv_steps);
   c.Number(kOpRecvPosted, op.recv_posted_sum_ns,
            op.recv_steps * follow(got, like_got, like.recv_posted_sum_ns, like.recv_steps), w);
-  // Waits are parts of the time in which steps moved; that is twice the time from
-  // the mean step to the end.
-  const auto stream = [](const OpSample& o, uint64_t last_ns) {
-    const uint64_t half = o.send_steps != 0   ? last_ns - o.send_done_sum_ns / o.send_steps
-                          : o.recv_steps != 0 ? last_ns - o.recv_data_sum_ns / o.recv_steps
-                                              : 0;
-    return half < uint64_t{1} << 50 ? half : 0;
-  };
-  const uint64_t moving = stream(op, end);
-  const uint64_t like_moving = stream(like, like.proxy_last_ns);
+  // A wait is either a small constant or goes on for most of the time: then it
+  // grows with the length, once for each flow that waits.
   for (int i = 0; i < MC_WAIT_COUNT; ++i) {
-    const uint64_t scaled = moving != 0 && like_moving != 0
-                                ? Scale(like.wait_ns[i], moving, like_moving)
-                                : Scale(like.wait_ns[i], length, like_length);
+    const uint64_t wait = like.wait_ns[i];
+    const uint64_t flows = like_length == 0 ? 0 : (wait + like_length / 2) / like_length;
+    const uint64_t longer = wait + flows * (length - like_length);
+    const uint64_t predicted = complete ? longer : Scale(wait, length, like_length);
     const uint64_t at_least = before ? before->wait_ns[i] : 0;
-    c.Number(kOpWait0 + i, op.wait_ns[i], scaled > at_least ? scaled : at_least, w);
+    c.Number(kOpWait0 + i, op.wait_ns[i],
+             static_cast<int64_t>(predicted - at_least) > 0 ? predicted : at_least, w);
   }
   // The slowest flow's part of a sum.
   constexpr int kSumOf[MC_MAX_WAIT_COUNT] = {MC_WAIT_SEND_NET, MC_WAIT_RECV_FLUSH,
@@ -393,7 +399,8 @@ void CodeOp(C& c, ProcessState& state, uint64_t t_ns, uint64_t predicted_id, Op&
              w);
   }
 
-  c.Number(kOpKernelStarted, op.kernel_started, same.kernel_started, v);
+  c.Number(kOpKernelStarted, op.kernel_started,
+           before ? before->kernel_started : like.kernel_started, v);
   c.Number(kOpKernelStopped, op.kernel_stopped, op.kernel_started, v);
   c.NumberOrZero(kOpKernelStart, op.kernel_start_seen_ns,
                  shaped(&OpSample::kernel_start_seen_ns, &OpSample::start_ns), v);
@@ -423,13 +430,11 @@ void CodeOp(C& c, ProcessState& state, uint64_t t_ns, uint64_t predicted_id, Op&
   const uint64_t id = op.id;
   OpSlot fresh;
   fresh.op = op;
-  fresh.like = ops->second.like_next;
+  fresh.like = like_id;
   fresh.previous = ops->second.newest;
   if (OpSlot* const previous = state.FindOp(ops->second.newest)) previous->next = id;
   ops->second.newest = id;
   if (id > state.newest_op) state.newest_op = id;
-  const uint64_t pattern = PatternOf(op);
-  const auto known = state.pattern.find(pattern);
   ops->second.like_next = id;
   if (known != state.pattern.end()) {
     const OpSlot* const earlier = state.FindOp(known->second);

@@ -108,12 +108,14 @@ uint64_t SyntheticJob::PlanOp(int c, mc_func func, uint64_t count, uint64_t gap)
   // Two thirds of the time between operations is spent in them.
   const double length =
       0.6e9 / options_.ops_per_s * (static_cast<double>(op.steps) / 64 * 0.8 + 0.2);
+  const uint64_t step = Jitter(length / op.steps, 0.06);
   for (size_t r = 0; r < op.ranks.size(); ++r) {
     RankPlan& plan = op.ranks[r];
     for (int f = 0; f < 2 * options_.channels; ++f) {
       FlowPlan flow;
       flow.begin = begin + Jitter(30'000, 0.4);
-      flow.step_ns = Jitter(length / op.steps, 0.05);
+      flow.step_ns = Jitter(static_cast<double>(step), 0.01);
+      flow.late = flow.begin - plan.progress;
       flow.posted_lag = static_cast<uint32_t>(Jitter(static_cast<double>(flow.step_ns) * 2, 0.2));
       flow.ready_lag = static_cast<uint32_t>(Jitter(1'500, 0.3));
       flow.done_lag = static_cast<uint32_t>(Jitter(static_cast<double>(flow.step_ns) / 2, 0.2));
@@ -199,16 +201,22 @@ OpSample SyntheticJob::SampleOp(const Op& op, int r, uint64_t now) const {
     const bool send = f % 2 == 0;
     (send ? sample.bytes_sent : sample.bytes_received) += steps * op.step_bytes;
     const int base = send ? MC_WAIT_SEND_GPU : MC_WAIT_RECV_REMOTE;
+    std::array<uint64_t, 3> wait{};
     for (int w = 0; w < 3; ++w) {
-      sample.wait_ns[base + w] +=
-          static_cast<uint64_t>(static_cast<double>(until - flow.begin) * flow.share[w]);
+      wait[w] = static_cast<uint64_t>(static_cast<double>(until - flow.begin) * flow.share[w]);
+      if (w == 0) wait[w] += flow.late;
     }
     // While stuck: the culprit's GPU does not fill, everyone else waits for data.
     if (now > stuck_ns_ && flow.begin <= stuck_ns_ && end > stuck_ns_) {
-      const uint64_t stood = std::min(now, stuck_end_ns_) - stuck_ns_;
       const bool culprit = rank == options_.stuck_rank;
-      sample.wait_ns[base + (send || !culprit ? 0 : 2)] += stood;
+      wait[send || !culprit ? 0 : 2] += std::min(now, stuck_end_ns_) - stuck_ns_;
     }
+    const auto slowest = [&](mc_max_wait which, uint64_t ns) {
+      sample.max_wait_ns[which] = std::max(sample.max_wait_ns[which], ns);
+    };
+    for (int w = 0; w < 3; ++w) sample.wait_ns[base + w] += wait[w];
+    if (!send) slowest(MC_MAX_RECV_FLUSH, wait[1]);
+    slowest(send ? MC_MAX_SEND_NET : MC_MAX_RECV_GPU, wait[2]);
     const uint64_t mean = Real(flow.begin + flow.step_ns * steps / 2);
     uint32_t& count = send ? sample.send_steps : sample.recv_steps;
     count += static_cast<uint32_t>(steps);
@@ -295,6 +303,7 @@ ProcessSample SyntheticJob::SampleProcess(int rank, uint64_t now) {
           total.wait[w] +=
               static_cast<uint64_t>(static_cast<double>(end - flow.begin) * flow.share[w]);
         }
+        total.wait[0] += flow.late;
         if (flow.begin <= stuck_ns_ && end > stuck_ns_) {
           total.wait[f % 2 == 0 || rank != options_.stuck_rank ? 0 : 2] +=
               stuck_end_ns_ - stuck_ns_;

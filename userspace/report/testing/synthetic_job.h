@@ -55,7 +55,7 @@ class SyntheticJob : public SnapshotSource {
     int peer = 0;
   };
   struct FlowPlan {  // in job time, which stands still while the job is stuck
-    uint64_t begin = 0, step_ns = 0;
+    uint64_t begin = 0, step_ns = 0, late = 0;
     uint32_t posted_lag = 0, ready_lag = 0, done_lag = 0;  // of the last step
     double share[3] = {0, 0, 0};                           // of the time, by wait
     bool counted = false;                                  // in FlowTotal
