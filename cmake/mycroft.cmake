@@ -14,6 +14,9 @@ if(MYCROFT_WERROR)
 endif()
 if(MYCROFT_SANITIZE)
   target_compile_options(mycroft_flags INTERFACE -fsanitize=${MYCROFT_SANITIZE} -fno-omit-frame-pointer)
+  # GCC warns of its own library's code when it is instrumented.
+  target_compile_options(mycroft_flags INTERFACE
+    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
   target_link_options(mycroft_flags INTERFACE -fsanitize=${MYCROFT_SANITIZE})
 endif()
 target_include_directories(mycroft_flags INTERFACE ${PROJECT_SOURCE_DIR})

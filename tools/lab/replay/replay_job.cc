@@ -9,12 +9,13 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <map>
-#include <regex>
+#include <optional>
 #include <utility>
 
 namespace mycroft {
@@ -75,6 +76,18 @@ PlayState ChildLoop(int socket, const std::vector<std::string>& files,
   }
 }
 
+// N of rank<N>.jsonl or rank<N>.jsonl.gz.
+std::optional<uint32_t> RankOfFile(std::string name) {
+  if (name.ends_with(".gz")) name.resize(name.size() - 3);
+  if (!name.starts_with("rank") || !name.ends_with(".jsonl")) return std::nullopt;
+  const char* const begin = name.data() + 4;
+  const char* const end = name.data() + name.size() - 6;
+  uint32_t rank = 0;
+  const auto [stop, error] = std::from_chars(begin, std::max(begin, end), rank);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return rank;
+}
+
 std::string Names(const std::vector<std::string>& files) {
   return files.size() == 1 ? files[0]
                            : files[0] + " and " + std::to_string(files.size() - 1) + " more";
@@ -86,15 +99,12 @@ absl::StatusOr<std::vector<std::string>> FindRankFiles(const std::string& folder
   std::error_code error;
   std::filesystem::directory_iterator it(folder, error);
   if (error) return absl::NotFoundError(folder + ": " + error.message());
-  static const std::regex kName("rank([0-9]{1,9})\\.jsonl(\\.gz)?");
   std::map<uint32_t, std::string> files;
   for (const auto& entry : it) {
-    const std::string name = entry.path().filename().string();
-    std::smatch match;
-    if (!std::regex_match(name, match, kName)) continue;
-    const uint32_t rank = static_cast<uint32_t>(std::stoul(match[1]));
-    if (!files.emplace(rank, entry.path().string()).second) {
-      return absl::InvalidArgumentError(folder + ": two files of rank " + std::to_string(rank) +
+    const std::optional<uint32_t> rank = RankOfFile(entry.path().filename().string());
+    if (!rank) continue;
+    if (!files.emplace(*rank, entry.path().string()).second) {
+      return absl::InvalidArgumentError(folder + ": two files of rank " + std::to_string(*rank) +
                                         "; leave one of them");
     }
   }

@@ -343,6 +343,17 @@ TEST_F(ReplayJobTest, BadInputIsNamedByFileAndLine) {
   EXPECT_THAT(Error(), HasSubstr("two files of rank 0"));
 }
 
+TEST_F(ReplayJobTest, OnlyRankFilesAreTaken) {
+  for (const char* name :
+       {"rank10.jsonl", "rank2.jsonl.gz", "rank.jsonl", "rank1.json", "rankx.jsonl", "rank1x.jsonl",
+        "rank-1.jsonl", "truth.json", "rank99999999999.jsonl"}) {
+    Write(name, "");
+  }
+  const absl::StatusOr<std::vector<std::string>> files = FindRankFiles(folder_);
+  ASSERT_TRUE(files.ok()) << files.status();
+  EXPECT_THAT(*files, ElementsAre(folder_ + "/rank2.jsonl.gz", folder_ + "/rank10.jsonl"));
+}
+
 TEST_F(ReplayJobTest, HandlesThatWereNeverGivenAreNotCalled) {
   Write("rank0.jsonl", Header(5, 1) + kInit +
                            R"({"k":"s","t":101,"th":1,"h":7,"st":8})"
