@@ -35,7 +35,7 @@
 
 namespace mycroft {
 
-inline constexpr uint8_t kCodecVersion = 1;
+inline constexpr uint8_t kCodecVersion = 2;
 
 // Rough number of bytes that a snapshot takes in memory.
 uint64_t MemoryBytes(const Snapshot& snapshot);
