@@ -326,12 +326,12 @@ FrameLine RankRow(const TopRow& row, const TopState& state, const Columns& c) {
   TextStyle style = TextStyle::kNormal;
   std::string mark = " ";
   switch (row.blame) {
-    case Blame::kNone:
+    case RowBlame::kNone:
       break;
-    case Blame::kVictim:
+    case RowBlame::kVictim:
       mark = "v", style = TextStyle::kWarning;
       break;
-    case Blame::kCulprit:
+    case RowBlame::kCulprit:
       mark = "C", style = TextStyle::kCritical;
       break;
   }

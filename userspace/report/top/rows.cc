@@ -31,16 +31,16 @@ class BlameMap {
     for (const Incident* incident : open) {
       const auto at = comm_node_.find(incident->comm_id);
       const int job = at == comm_node_.end() ? -1 : Root(at->second);
-      for (int32_t victim : incident->victims) Mark(job, victim, Blame::kVictim);
-      for (const Culprit& culprit : incident->culprits) Mark(job, culprit.rank, Blame::kCulprit);
+      for (int32_t victim : incident->victims) Mark(job, victim, RowBlame::kVictim);
+      for (const Culprit& culprit : incident->culprits) Mark(job, culprit.rank, RowBlame::kCulprit);
     }
   }
 
-  Blame Of(const RankView& rank) const {
-    if (marks_.empty()) return Blame::kNone;
+  RowBlame Of(const RankView& rank) const {
+    if (marks_.empty()) return RowBlame::kNone;
     const auto node = nodes_.find({rank.host, rank.process});
     const int job = node == nodes_.end() ? -1 : Root(node->second);
-    Blame blame = Blame::kNone;
+    RowBlame blame = RowBlame::kNone;
     for (int of : {job, -1}) {
       const auto mark = marks_.find({of, rank.job_rank});
       if (mark != marks_.end()) blame = std::max(blame, mark->second);
@@ -58,16 +58,16 @@ class BlameMap {
     while (parents_[node] != node) node = parents_[node];
     return node;
   }
-  void Mark(int job, int32_t rank, Blame blame) {
+  void Mark(int job, int32_t rank, RowBlame blame) {
     if (rank < 0) return;
-    Blame& mark = marks_[{job, rank}];
+    RowBlame& mark = marks_[{job, rank}];
     mark = std::max(mark, blame);
   }
 
   std::map<HostProcess, int> nodes_;
   std::vector<int> parents_;
   std::map<uint64_t, int> comm_node_;
-  std::map<std::pair<int, int32_t>, Blame> marks_;
+  std::map<std::pair<int, int32_t>, RowBlame> marks_;
 };
 
 std::string Lower(std::string text) {
@@ -99,13 +99,13 @@ bool Matches(const std::string& text, const std::vector<std::string>& words) {
   });
 }
 
-std::string SearchText(const CommView& comm, const RankView& rank, Blame blame) {
+std::string SearchText(const CommView& comm, const RankView& rank, RowBlame blame) {
   std::string text = CommunicatorName(comm.comm_id, comm.name) + " rank " +
                      std::to_string(rank.job_rank) + " " + rank.host + " pid " +
                      std::to_string(rank.process.pid) + " " + rank.process_name + " " +
                      ToString(rank.func) + " " + ShortState(rank.wait);
-  if (blame == Blame::kCulprit) text += " culprit";
-  if (blame == Blame::kVictim) text += " victim";
+  if (blame == RowBlame::kCulprit) text += " culprit";
+  if (blame == RowBlame::kVictim) text += " victim";
   if (rank.in_flight) text += " in-flight";
   return text;
 }
@@ -200,7 +200,7 @@ std::vector<TopRow> BuildRows(const TopData& data, const TopState& state) {
       row.comm = &comm;
       row.rank = &rank;
       row.blame = blames.Of(rank);
-      if (state.only_troubled && row.blame == Blame::kNone && !rank.in_flight) continue;
+      if (state.only_troubled && row.blame == RowBlame::kNone && !rank.in_flight) continue;
       if (!Matches(SearchText(comm, rank, row.blame), words)) continue;
       ranks.push_back(row);
     }

@@ -13,14 +13,14 @@
 
 namespace mycroft {
 
-enum class Blame : uint8_t { kNone, kVictim, kCulprit };
+enum class RowBlame : uint8_t { kNone, kVictim, kCulprit };
 
 struct TopRow {
   RowId id;
   const Incident* incident = nullptr;
   const CommView* comm = nullptr;  // of the communicator or of the rank
   const RankView* rank = nullptr;
-  Blame blame = Blame::kNone;
+  RowBlame blame = RowBlame::kNone;
   bool last_of_comm = false;  // for the branch of the tree
 };
 

@@ -63,11 +63,11 @@ TEST_F(TopStateTest, MovesAndOpens) {
 TEST_F(TopStateTest, BlamesTheProcessInAllItsCommunicators) {
   int culprits = 0, victims = 0;
   for (const TopRow& row : BuildRows(data_, state_)) {
-    if (row.blame == Blame::kCulprit) {
+    if (row.blame == RowBlame::kCulprit) {
       EXPECT_EQ(row.rank->job_rank, 2);
       ++culprits;
     }
-    victims += row.blame == Blame::kVictim ? 1 : 0;
+    victims += row.blame == RowBlame::kVictim ? 1 : 0;
   }
   EXPECT_EQ(culprits, 2);
   EXPECT_EQ(victims, 6);
@@ -81,7 +81,7 @@ TEST_F(TopStateTest, DoesNotBlameTheSameRankOfAnotherJob) {
   data_.job.comms.push_back(other);
   for (const TopRow& row : BuildRows(data_, state_)) {
     if (row.comm != nullptr && row.comm->comm_id == 0x777) {
-      EXPECT_EQ(row.blame, Blame::kNone);
+      EXPECT_EQ(row.blame, RowBlame::kNone);
     }
   }
 }
@@ -168,7 +168,7 @@ TEST_F(TopStateTest, BoxesHideAndShow) {
   Type('4');
   for (const TopRow& row : BuildRows(data_, state_)) {
     if (row.rank != nullptr) {
-      EXPECT_TRUE(row.rank->in_flight || row.blame != Blame::kNone);
+      EXPECT_TRUE(row.rank->in_flight || row.blame != RowBlame::kNone);
     }
   }
 }
