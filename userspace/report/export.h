@@ -28,6 +28,10 @@ struct ExportOptions {
   uint64_t until_ns = UINT64_MAX;
   uint64_t max_bytes = 0;                // 0: no limit; else ends cleanly and says so
   std::function<void(double)> progress;  // 0..1; may be empty
+  // Times of the first and last snapshot of the source, for the progress while it is
+  // read; 0: not known.
+  uint64_t first_ns = 0;
+  uint64_t last_ns = 0;
 };
 
 // Reads the source to its end and writes to `out`. Memory grows with the number

@@ -24,7 +24,7 @@ struct TimelineSlice {
   std::string name;      // "AllReduce", "recv: waits for the GPU", "stuck: gpu of rank 1"
   std::string category;  // "op", "wait", "kernel", "gap", "incident"
   std::vector<std::pair<std::string, std::string>> args;  // shown on demand
-  bool open = false;     // still running at the end of the window
+  bool open = false;                                      // still running at the end of the window
 };
 
 enum class TrackKind : uint8_t {
@@ -37,8 +37,8 @@ enum class TrackKind : uint8_t {
 
 struct TimelineTrack {
   TrackKind kind = TrackKind::kOperations;
-  std::string name;  // "world: operations", "world: channel 0 send to 2"
-  std::vector<TimelineSlice> slices;  // by begin_ns; never overlapping within a track
+  std::string name;                   // "world: operations", "world: channel 0 send to 2"
+  std::vector<TimelineSlice> slices;  // by begin_ns; overlapping only for kIncidents
 };
 
 struct TimelineRank {
@@ -59,7 +59,7 @@ struct FlameSample {
 struct Timeline {
   uint64_t begin_ns = 0, end_ns = 0;  // of what is in it
   std::vector<TimelineRank> ranks;    // by job rank, then host and pid
-  TimelineTrack incidents;            // all verdicts, one track
+  TimelineTrack incidents;            // all verdicts; these may overlap, see SplitLanes
   std::vector<FlameSample> flame;     // merged: one entry per stack
   uint64_t operations = 0;            // in the window
   std::string note;                   // what was left out, or empty
@@ -69,6 +69,9 @@ struct Timeline {
 [[nodiscard]] absl::StatusOr<Timeline> BuildTimeline(SnapshotSource& source,
                                                      const std::vector<Incident>& incidents,
                                                      const ExportOptions& options);
+
+// The track as several in which no slice overlaps another.
+std::vector<TimelineTrack> SplitLanes(const TimelineTrack& track);
 
 }  // namespace mycroft
 

@@ -164,17 +164,6 @@ std::string Candidates(const Culprit& culprit) {
   return out;
 }
 
-// "GPU of rank 1", "rank 1 (GPU or PCIe path)".
-std::string Blame(const Culprit& culprit) {
-  std::string rank = culprit.rank >= 0 ? "rank " + std::to_string(culprit.rank)
-                                       : "process " + std::to_string(culprit.pid);
-  if (culprit.component == Component::kUnknown) {
-    return culprit.candidates.empty() ? rank + " (" + Name(culprit.component) + ")"
-                                      : rank + " (" + Candidates(culprit) + ")";
-  }
-  return Name(culprit.component) + " of " + rank;
-}
-
 class Writer {
  public:
   explicit Writer(const VerdictTextOptions& options) : options_(options), paint_(options.colour) {}
@@ -196,8 +185,11 @@ class Writer {
     Field("seen in", CommName(incident.comm_id, incident.comm_name));
     Field("times", Times(incident));
     for (size_t i = 0; i < incident.chain.size(); ++i) {
-      const WaitEdge& edge = incident.chain[i];
-      Field(i == 0 ? "waiting" : "", Edge(edge));
+      if (i == kMostItems) {
+        Field("", "and " + std::to_string(incident.chain.size() - i) + " more of the kind");
+        break;
+      }
+      Field(i == 0 ? "waiting" : "", Edge(incident.chain[i]));
     }
     for (size_t i = 0; i < incident.evidence.size(); ++i) {
       Item(i == 0 ? "evidence" : "", PrintableText(incident.evidence[i]));
@@ -240,7 +232,7 @@ class Writer {
     std::string blame;
     for (const Culprit& culprit : incident.culprits) {
       if (!blame.empty()) blame += "; ";
-      blame += Blame(culprit);
+      blame += CulpritText(culprit);
       if (!culprit.host.empty()) blame += ", " + PrintableText(culprit.host);
     }
     if (blame.empty()) blame = "cause not known, not enough evidence";
@@ -268,7 +260,7 @@ class Writer {
   }
 
   void Add(const Culprit& culprit) {
-    std::string text = Blame(culprit);
+    std::string text = CulpritText(culprit);
     if (!culprit.host.empty()) text += ", host " + PrintableText(culprit.host);
     if (culprit.pid != 0) text += ", pid " + std::to_string(culprit.pid);
     text += ", confidence " + Number("%.0f %%", Finite(culprit.confidence) * 100);
@@ -323,12 +315,23 @@ class Writer {
 
   static constexpr size_t kColumns = 80;
   static constexpr size_t kLabelWidth = 10;
+  static constexpr size_t kMostItems = 24;  // of the chain; the JSON form has all
   const VerdictTextOptions& options_;
   Painter paint_;
   std::string out_;
 };
 
 }  // namespace
+
+std::string CulpritText(const Culprit& culprit) {
+  std::string rank = culprit.rank >= 0 ? "rank " + std::to_string(culprit.rank)
+                                       : "process " + std::to_string(culprit.pid);
+  if (culprit.component == Component::kUnknown) {
+    return culprit.candidates.empty() ? rank + " (" + Name(culprit.component) + ")"
+                                      : rank + " (" + Candidates(culprit) + ")";
+  }
+  return Name(culprit.component) + " of " + rank;
+}
 
 std::string VerdictJson(const std::vector<Incident>& incidents,
                         const std::vector<BlindSpot>& blind_spots, int indent) {

@@ -20,6 +20,9 @@ inline constexpr int kVerdictSchemaVersion = 1;
 std::string VerdictJson(const std::vector<Incident>& incidents,
                         const std::vector<BlindSpot>& blind_spots, int indent = 2);
 
+// "GPU of rank 1", "rank 2 (NIC or network)".
+std::string CulpritText(const Culprit& culprit);
+
 struct VerdictTextOptions {
   bool colour = false;
   uint64_t now_ns = 0;    // "since 3.2 s"; 0: no relative times
