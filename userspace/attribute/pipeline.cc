@@ -55,6 +55,11 @@ uint64_t UsualHead(const Worker& worker) {
   return heads[at];
 }
 
+std::string Waits(const Worker& from, const Worker* to, const std::string& why) {
+  return NameOf(from) + " waits for " + (to != nullptr ? NameOf(*to) : "a rank that is not seen") +
+         ": " + why;
+}
+
 std::set<std::pair<int32_t, Component>> Signature(const Incident& incident) {
   std::set<std::pair<int32_t, Component>> signature;
   for (const Culprit& c : incident.culprits) signature.insert({c.rank, c.component});
@@ -406,7 +411,7 @@ class Pipeline::Impl {
     for (const Worker* victim : graph.victims) out->victims.push_back(victim->job_rank);
     for (const WaitStep& step : graph.chain) {
       out->chain.push_back({step.from->job_rank, step.to != nullptr ? step.to->job_rank : -1,
-                            step.why});
+                            Waits(*step.from, step.to, step.why)});
     }
 
     WorkerMap<std::vector<const Sink*>> own;
@@ -595,7 +600,8 @@ class Pipeline::Impl {
     std::string names;
     for (const WaitStep& step : graph.cycle_steps) {
       names += (names.empty() ? "" : " -> ") + NameOf(*step.from);
-      out->chain.push_back({step.from->job_rank, step.to->job_rank, step.why});
+      out->chain.push_back(
+          {step.from->job_rank, step.to->job_rank, Waits(*step.from, step.to, step.why)});
       out->evidence.push_back(NameOf(*step.from) + " waits for " + NameOf(*step.to) + ": " +
                               step.why);
     }
@@ -794,8 +800,9 @@ class Pipeline::Impl {
     std::sort(incident.victims.begin(), incident.victims.end());
     if (!blame.blames.empty()) {
       for (const Worker* victim : blame.victims) {
-        incident.chain.push_back({victim->job_rank, blame.blames[0].worker->job_rank,
-                                  "waits for data that comes late through it"});
+        const Worker* cause = blame.blames[0].worker;
+        incident.chain.push_back({victim->job_rank, cause->job_rank,
+                                  Waits(*victim, cause, "its data comes late through it")});
         if (incident.chain.size() >= 8) break;
       }
     }

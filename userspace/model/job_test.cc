@@ -360,6 +360,8 @@ TEST_F(JobModelTest, MalformedSamplesAreCountedAndLeftOut) {
   FlowSample flow;
   flow.comm = 99;
   process.flows.push_back(flow);
+  flow.owner_pid = 4242;  // run by the proxy for another process (PXN): not malformed
+  process.flows.push_back(flow);
   CommSample comm;
   comm.index = 3;
   comm.state = MC_COMM_ACTIVE;
