@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/mycroft/merge.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <tuple>
@@ -8,6 +9,7 @@
 #include "tools/mycroft/exit_codes.h"
 #include "tools/mycroft/verbs.h"
 #include "tools/mycroft/watch.h"
+#include "userspace/align/host_aligner.h"
 #include "userspace/base/log.h"
 #include "userspace/base/text.h"
 #include "userspace/report/text.h"
@@ -23,7 +25,7 @@ std::string HostKey(const Snapshot& snapshot) {
 }  // namespace
 
 bool MergeOrder(const Snapshot& a, const Snapshot& b) {
-  return std::tie(a.wall_ns, a.host_id, a.t_ns) < std::tie(b.wall_ns, b.host_id, b.t_ns);
+  return std::tie(a.t_ns, a.host_id, a.host) < std::tie(b.t_ns, b.host_id, b.host);
 }
 
 absl::Status Merge(const std::vector<MergeInput>& inputs,
@@ -88,6 +90,29 @@ absl::Status Merge(const std::vector<MergeInput>& inputs,
   }
 }
 
+// A recording on the clock of the merge. Hosts whose clock cannot be aligned are left out.
+class AlignedSource final : public SnapshotSource {
+ public:
+  AlignedSource(RecordingReader* reader, const HostAligner* aligner,
+                std::map<std::string, std::string>* left_out)
+      : reader_(reader), aligner_(aligner), left_out_(left_out) {}
+
+  absl::StatusOr<std::optional<Snapshot>> Next() override {
+    for (;;) {
+      absl::StatusOr<std::optional<Snapshot>> next = reader_->Next();
+      if (!next.ok() || !*next) return next;
+      const absl::Status status = aligner_->Align(&**next);
+      if (status.ok()) return next;
+      left_out_->emplace((*next)->host, StatusText(status));
+    }
+  }
+
+ private:
+  RecordingReader* reader_;
+  const HostAligner* aligner_;
+  std::map<std::string, std::string>* left_out_;
+};
+
 int RunMerge(const Config& config, const Options& options) {
   std::vector<std::unique_ptr<RecordingReader>> readers;
   std::vector<MergeInput> inputs;
@@ -108,8 +133,24 @@ int RunMerge(const Config& config, const Options& options) {
     if ((*reader)->info().truncated) {
       LogWarning(path + " is damaged: " + (*reader)->info().problem);
     }
-    inputs.push_back({path, reader->get()});
     readers.push_back(*std::move(reader));
+  }
+  // First pass: the steps that the hosts exchanged give the offsets of their clocks.
+  HostAligner aligner;
+  for (size_t i = 0; i < readers.size(); ++i) {
+    for (;;) {
+      absl::StatusOr<std::optional<Snapshot>> next = readers[i]->Next();
+      if (!next.ok()) return Fail(next.status());
+      if (!*next) break;
+      aligner.Observe(**next);
+    }
+    readers[i]->Rewind();
+  }
+  std::map<std::string, std::string> left_out;
+  std::vector<std::unique_ptr<AlignedSource>> aligned;
+  for (size_t i = 0; i < readers.size(); ++i) {
+    aligned.push_back(std::make_unique<AlignedSource>(readers[i].get(), &aligner, &left_out));
+    inputs.push_back({options.inputs[i], aligned[i].get()});
   }
   RecordingOptions keep_all;
   keep_all.max_age_ns = 0;
@@ -140,9 +181,21 @@ int RunMerge(const Config& config, const Options& options) {
     }
     return Fail(status);
   }
+  for (const auto& [host, reason] : left_out) {
+    LogWarning("host " + QuotedText(host) + " is left out: " + reason);
+  }
+  for (const std::string& host : aligner.hosts()) {
+    if (host == aligner.hosts()[0] || left_out.count(host) != 0) continue;
+    const auto offset = aligner.OffsetOf(host, readers[0]->info().last_ns);
+    if (offset.ok()) {
+      LogInfo("clock of " + host + ": " + std::to_string(offset->offset_ns) + " ns from " +
+              aligner.hosts()[0] + "'s, known to " +
+              std::to_string(std::max<uint64_t>(1, offset->error_ns / 1000)) + " us");
+    }
+  }
   LogInfo("merged " + std::to_string(count) + " snapshots of " + std::to_string(hosts.size()) +
           (hosts.size() == 1 ? " host" : " hosts") + " into " + options.output);
-  return kExitOk;
+  return left_out.empty() ? kExitOk : kExitDegraded;
 }
 
 }  // namespace mycroft

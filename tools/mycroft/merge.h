@@ -15,9 +15,8 @@
 
 namespace mycroft {
 
-// Which of two snapshots of different hosts comes first. Each host has a clock of
-// its own; for now the wall clocks decide, which are as good as the hosts' NTP. A
-// causal clock would go here.
+// Which of two snapshots of different hosts comes first. REQUIRES: both on one clock
+// (see HostAligner).
 bool MergeOrder(const Snapshot& a, const Snapshot& b);
 
 struct MergeInput {

@@ -12,8 +12,8 @@
 namespace mycroft {
 namespace {
 
-constexpr size_t kNormalOps = 256;      // operations per edge for the normal transit
-constexpr double kShareOfLoss = 0.35;   // an excess below this share of the loss is not a cause
+constexpr size_t kNormalOps = 256;     // operations per edge for the normal transit
+constexpr double kShareOfLoss = 0.35;  // an excess below this share of the loss is not a cause
 constexpr double kPausedTogether = 0.6;
 constexpr double kLeavesWithArrival = 0.05;  // lag as a share of the transit time
 
@@ -197,9 +197,8 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
   for (const EdgeTransit& edge : result.edges) {
     if (edge.now_ops < 2 || edge.normal_ops < 4) continue;
     const WorkerShares* receiver = shares_of(edge.to);
-    if (receiver != nullptr &&
-        std::max({receiver->excess(kHostGap), receiver->excess(kOwnGpu),
-                  receiver->excess(kFlush)}) >= threshold) {
+    if (receiver != nullptr && std::max({receiver->excess(kHostGap), receiver->excess(kOwnGpu),
+                                         receiver->excess(kFlush)}) >= threshold) {
       continue;
     }
     double excess = edge.now_ns - edge.normal_ns;
@@ -225,59 +224,68 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
     return sender != nullptr && sender->excess(kSendNet) >= threshold &&
            edge.lag_ns < kLeavesWithArrival * edge.now_ns;
   };
-  while (!bad.empty()) {
-    // The worker that most of the slow edges share is where they are slow.
-    WorkerMap<int> touches;
-    for (const EdgeTransit* edge : bad) {
-      ++touches[edge->from];
-      ++touches[edge->to];
+  EdgeSet edges;
+  for (const EdgeTransit* edge : bad) edges.insert({edge->from, edge->to});
+  const std::vector<const EdgeTransit*> all_bad = bad;
+  for (const EdgeSet& group : ConnectedEdges(edges)) {
+    bad.clear();
+    for (const EdgeTransit* edge : all_bad) {
+      if (group.count({edge->from, edge->to}) != 0) bad.push_back(edge);
     }
-    int most = 0, holders = 0;
-    const Worker* node = nullptr;
-    for (const auto& [worker, count] : touches) {
-      if (count > most) {
-        most = count;
-        holders = 1;
-        node = worker;
-      } else if (count == most) {
-        ++holders;
-      }
-    }
-    Blame blame;
-    if (most >= 2 && holders == 1) {
-      blame.kind = BlameKind::kNetNode;
-      blame.worker = node;
-    } else {
-      // One edge, or edges that do not agree: the side where the data leaves slowly.
-      const EdgeTransit* first = bad[0];
-      size_t slow_senders = 0;
+    while (!bad.empty()) {
+      // The worker that most of the slow edges share is where they are slow.
+      WorkerMap<int> touches;
       for (const EdgeTransit* edge : bad) {
-        if (!leaves_slowly(*edge)) continue;
-        ++slow_senders;
-        first = edge;
+        ++touches[edge->from];
+        ++touches[edge->to];
       }
-      blame.kind = slow_senders == 1 ? BlameKind::kNetSender : BlameKind::kNetEdge;
-      blame.worker = first->from;
-      blame.other = first->to;
-      node = slow_senders == 1 || bad.size() == 1 ? first->from : nullptr;
+      int most = 0, holders = 0;
+      const Worker* node = nullptr;
+      for (const auto& [worker, count] : touches) {
+        if (count > most) {
+          most = count;
+          holders = 1;
+          node = worker;
+        } else if (count == most) {
+          ++holders;
+        }
+      }
+      Blame blame;
+      if (most >= 2 && holders == 1) {
+        blame.kind = BlameKind::kNetNode;
+        blame.worker = node;
+      } else {
+        // One edge, or edges that do not agree: the side where the data leaves slowly.
+        const EdgeTransit* first = bad[0];
+        size_t slow_senders = 0;
+        for (const EdgeTransit* edge : bad) {
+          if (!leaves_slowly(*edge)) continue;
+          ++slow_senders;
+          first = edge;
+        }
+        blame.kind = slow_senders == 1 ? BlameKind::kNetSender : BlameKind::kNetEdge;
+        blame.worker = first->from;
+        blame.other = first->to;
+        node = slow_senders == 1 || bad.size() == 1 ? first->from : nullptr;
+      }
+      for (const EdgeTransit* edge : bad) {
+        if (node != nullptr && edge->from != node && edge->to != node) continue;
+        blame.why += (blame.why.empty() ? "" : "; ") + text_of(*edge);
+        const WorkerShares* sender = shares_of(edge->from);
+        double cost = sender != nullptr && sender->excess(kSendNet) >= threshold
+                          ? sender->excess(kSendNet)
+                          : std::min(edge->now_total_ns, result.lost_ns);
+        blame.excess_ns = std::max(blame.excess_ns, cost);
+        culprit.insert(edge->from);
+      }
+      if (blame.kind == BlameKind::kNetSender) {
+        blame.why += ", and leaves the sender no faster than it arrives";
+      }
+      result.blames.push_back(std::move(blame));
+      std::erase_if(bad, [&](const EdgeTransit* edge) {
+        return node == nullptr || edge->from == node || edge->to == node;
+      });
     }
-    for (const EdgeTransit* edge : bad) {
-      if (node != nullptr && edge->from != node && edge->to != node) continue;
-      blame.why += (blame.why.empty() ? "" : "; ") + text_of(*edge);
-      const WorkerShares* sender = shares_of(edge->from);
-      double cost = sender != nullptr && sender->excess(kSendNet) >= threshold
-                        ? sender->excess(kSendNet)
-                        : std::min(edge->now_total_ns, result.lost_ns);
-      blame.excess_ns = std::max(blame.excess_ns, cost);
-      culprit.insert(edge->from);
-    }
-    if (blame.kind == BlameKind::kNetSender) {
-      blame.why += ", and leaves the sender no faster than it arrives";
-    }
-    result.blames.push_back(std::move(blame));
-    std::erase_if(bad, [&](const EdgeTransit* edge) {
-      return node == nullptr || edge->from == node || edge->to == node;
-    });
   }
 
   for (const WorkerShares& s : result.shares) {

@@ -19,7 +19,7 @@ namespace {
 constexpr uint64_t kSecond = 1'000'000'000;
 constexpr uint64_t kUnknownRhythmNs = 10 * kSecond;  // until usual waits are known
 constexpr uint64_t kDeadNs = kSecond / 2;
-constexpr uint64_t kNoVerdictNs = 2 * kSecond;       // open without a culprit after that
+constexpr uint64_t kNoVerdictNs = 2 * kSecond;  // open without a culprit after that
 constexpr size_t kUsualOps = 8;
 constexpr uint64_t kReopenNs = 10 * kSecond;
 
@@ -32,7 +32,7 @@ struct Case {
   WorkerSet workers;  // of the job
   bool open = true;
   bool has_verdict = false;
-  bool frozen = false;              // the job breaks up: what comes now are after-effects
+  bool frozen = false;  // the job breaks up: what comes now are after-effects
   uint64_t still_since_ns = 0;
   WorkerMap<uint64_t> waiting;  // head operation ids when it opened
   uint64_t last_review_ns = 0;
@@ -191,18 +191,17 @@ class Pipeline::Impl {
       }
       std::string place = "collective #" + std::to_string(mismatch.ordinal) + " of " +
                           (mismatch.comm->name.empty() ? "a communicator" : mismatch.comm->name);
-      incident.summary = who.empty()
-                             ? "ranks call different operations as " + place +
-                                   "; which of them is wrong is not known"
-                             : who + " calls another operation than the others as " + place;
+      incident.summary = who.empty() ? "ranks call different operations as " + place +
+                                           "; which of them is wrong is not known"
+                                     : who + " calls another operation than the others as " + place;
       incident.evidence = mismatch.calls;
       for (const Worker* worker : job) {
         bool deviates = std::find(mismatch.deviating.begin(), mismatch.deviating.end(), worker) !=
                         mismatch.deviating.end();
         if (!deviates) incident.victims.push_back(worker->job_rank);
       }
-      incident.rejected.push_back({"hardware of all ranks",
-                                   "the calls themselves differ; no device can cause that"});
+      incident.rejected.push_back(
+          {"hardware of all ranks", "the calls themselves differ; no device can cause that"});
       c.signature = Signature(incident);
       return;
     }
@@ -210,9 +209,7 @@ class Pipeline::Impl {
 
   // ---- stuck, absent, dead -------------------------------------------------
 
-  static bool Live(const Worker& worker) {
-    return worker.alive();
-  }
+  static bool Live(const Worker& worker) { return worker.alive(); }
 
   uint64_t StuckThreshold(const Worker& worker, bool someone_died) const {
     if (someone_died) return kDeadNs;
@@ -317,7 +314,8 @@ class Pipeline::Impl {
     Incident& incident = IncidentOf(c);
     if (incident.culprits.empty()) return;
     uint64_t end = incident.cleared_ns.value_or(now());
-    double seconds = end > incident.onset_ns ? static_cast<double>(end - incident.onset_ns) / 1e9 : 0;
+    double seconds =
+        end > incident.onset_ns ? static_cast<double>(end - incident.onset_ns) / 1e9 : 0;
     double lost = seconds * static_cast<double>(job.size());
     for (Culprit& culprit : incident.culprits) {
       culprit.gpu_seconds_lost = lost / static_cast<double>(incident.culprits.size());
@@ -337,8 +335,8 @@ class Pipeline::Impl {
       if (it == c.waiting.end()) continue;
       auto op = worker->ops.find(it->second);
       bool done = op == worker->ops.end() || op->second.complete || op->second.settled;
-      bool finalized = op != worker->ops.end() &&
-                       op->second.member->info.state == MC_COMM_FINALIZED;
+      bool finalized =
+          op != worker->ops.end() && op->second.member->info.state == MC_COMM_FINALIZED;
       if (done && !finalized) {
         moved = std::max(moved, op == worker->ops.end() ? now() : op->second.end_ns);
       } else if (!finalized) {
@@ -357,7 +355,8 @@ class Pipeline::Impl {
       // It stood still and went on: a delay, not a hang.
       if (incident.kind == IncidentKind::kStuck || incident.kind == IncidentKind::kAbsent) {
         incident.kind = IncidentKind::kSlow;
-        incident.summary += "; went on after " + Seconds(moved - std::min(moved, incident.onset_ns));
+        incident.summary +=
+            "; went on after " + Seconds(moved - std::min(moved, incident.onset_ns));
       }
       Lose(c, job);
       return;
@@ -488,7 +487,8 @@ class Pipeline::Impl {
       }
       culprit.where = sink.where;
       for (const Sink* s : sinks) {
-        std::string line = NameOf(*worker) + (s->where.empty() ? "" : ", " + s->where) + ": " + s->why;
+        std::string line =
+            NameOf(*worker) + (s->where.empty() ? "" : ", " + s->where) + ": " + s->why;
         if (out->evidence.size() < 16) out->evidence.push_back(line);
       }
       out->culprits.push_back(std::move(culprit));
@@ -529,69 +529,69 @@ class Pipeline::Impl {
 
   template <typename Say>
   void ExplainPaths(const std::vector<const Sink*>& paths,
-                    const WorkerMap<std::vector<const Sink*>>& own, Incident* out,
-                    Say say) {
+                    const WorkerMap<std::vector<const Sink*>>& own, Incident* out, Say say) {
     // A path next to a culprit of another kind is its after-effect.
-    EdgeSet edges;
+    EdgeSet all_edges;
     EdgeMap<const Sink*> sample;
     for (const Sink* sink : paths) {
       if (own.count(sink->worker) != 0 || own.count(sink->other) != 0) continue;
-      edges.insert({sink->worker, sink->other});
+      all_edges.insert({sink->worker, sink->other});
       sample.emplace(std::make_pair(sink->worker, sink->other), sink);
     }
-    while (!edges.empty()) {
-      WorkerMap<int> touches;
-      for (const auto& edge : edges) {
-        ++touches[edge.first];
-        ++touches[edge.second];
-      }
-      const Worker* most = nullptr;
-      int second = 0;
-      for (const auto& [worker, count] : touches) {
-        if (most == nullptr || count > touches[most]) {
-          if (most != nullptr) second = std::max(second, touches[most]);
-          most = worker;
-        } else {
-          second = std::max(second, count);
-        }
-      }
-      if (touches[most] >= 2 && touches[most] > second) {
-        out->culprits.push_back(MakeCulprit(*most, Component::kNic, 0.75));
-        say("everybody waits for the network of " + NameOf(*most));
+    for (EdgeSet edges : ConnectedEdges(all_edges)) {
+      while (!edges.empty()) {
+        WorkerMap<int> touches;
         for (const auto& edge : edges) {
-          if (edge.first == most || edge.second == most) {
-            out->evidence.push_back(sample[edge]->where + ": " + sample[edge]->why);
+          ++touches[edge.first];
+          ++touches[edge.second];
+        }
+        const Worker* most = nullptr;
+        int second = 0;
+        for (const auto& [worker, count] : touches) {
+          if (most == nullptr || count > touches[most]) {
+            if (most != nullptr) second = std::max(second, touches[most]);
+            most = worker;
+          } else {
+            second = std::max(second, count);
           }
         }
-        std::erase_if(edges, [&](const auto& e) { return e.first == most || e.second == most; });
-        continue;
+        if (touches[most] >= 2 && touches[most] > second) {
+          out->culprits.push_back(MakeCulprit(*most, Component::kNic, 0.75));
+          say("everybody waits for the network of " + NameOf(*most));
+          for (const auto& edge : edges) {
+            if (edge.first == most || edge.second == most) {
+              out->evidence.push_back(sample[edge]->where + ": " + sample[edge]->why);
+            }
+          }
+          std::erase_if(edges, [&](const auto& e) { return e.first == most || e.second == most; });
+          continue;
+        }
+        auto edge = *edges.begin();
+        edges.erase(edges.begin());
+        const Sink& sink = *sample[edge];
+        bool watched = edge.first->host_now.has_value() && edge.second->host_now.has_value();
+        Culprit culprit;
+        if (sink.nothing_in_flight && watched) {
+          culprit = MakeCulprit(*edge.first, Component::kNic, 0.6);
+          say("everybody waits for what " + NameOf(*edge.first) + " sends to " +
+              NameOf(*edge.second));
+        } else if (sink.nothing_in_flight) {
+          culprit = MakeCulprit(*edge.first, Component::kUnknown, 0.4);
+          culprit.candidates = {Component::kNic, Component::kFabric, Component::kHost};
+          say("everybody waits for the path from " + NameOf(*edge.first) + " to " +
+              NameOf(*edge.second));
+        } else {
+          culprit = MakeCulprit(*edge.second, Component::kUnknown, 0.4);
+          culprit.candidates = watched ? std::vector<Component>{Component::kNic, Component::kFabric}
+                                       : std::vector<Component>{Component::kHost, Component::kNic,
+                                                                Component::kFabric};
+          say("everybody waits for what is on its way from " + NameOf(*edge.first) + " to " +
+              NameOf(*edge.second));
+        }
+        culprit.where = sink.where;
+        out->evidence.push_back(sink.where + ": " + sink.why);
+        out->culprits.push_back(std::move(culprit));
       }
-      auto edge = *edges.begin();
-      edges.erase(edges.begin());
-      const Sink& sink = *sample[edge];
-      bool watched = edge.first->host_now.has_value() && edge.second->host_now.has_value();
-      Culprit culprit;
-      if (sink.nothing_in_flight && watched) {
-        culprit = MakeCulprit(*edge.first, Component::kNic, 0.6);
-        say("everybody waits for what " + NameOf(*edge.first) + " sends to " +
-            NameOf(*edge.second));
-      } else if (sink.nothing_in_flight) {
-        culprit = MakeCulprit(*edge.first, Component::kUnknown, 0.4);
-        culprit.candidates = {Component::kNic, Component::kFabric, Component::kHost};
-        say("everybody waits for the path from " + NameOf(*edge.first) + " to " +
-            NameOf(*edge.second));
-      } else {
-        culprit = MakeCulprit(*edge.second, Component::kUnknown, 0.4);
-        culprit.candidates = watched
-                                 ? std::vector<Component>{Component::kNic, Component::kFabric}
-                                 : std::vector<Component>{Component::kHost, Component::kNic,
-                                                          Component::kFabric};
-        say("everybody waits for what is on its way from " + NameOf(*edge.first) + " to " +
-            NameOf(*edge.second));
-      }
-      culprit.where = sink.where;
-      out->evidence.push_back(sink.where + ": " + sink.why);
-      out->culprits.push_back(std::move(culprit));
     }
   }
 
@@ -620,7 +620,8 @@ class Pipeline::Impl {
     if (!changed.empty() && changed.size() < graph.cycle.size()) {
       for (const Worker* worker : changed) {
         out->culprits.push_back(MakeCulprit(*worker, Component::kApp, 0.8));
-        out->evidence.push_back(NameOf(*worker) + " calls its operations in another order than before");
+        out->evidence.push_back(NameOf(*worker) +
+                                " calls its operations in another order than before");
       }
       return;
     }
@@ -743,8 +744,8 @@ class Pipeline::Impl {
     std::string who;
     double total_excess = 0;
     for (const Blame& b : blame.blames) total_excess += b.excess_ns;
-    double lost_total = blame.lost_ns * static_cast<double>(cycles) *
-                        static_cast<double>(job.size()) / 1e9;
+    double lost_total =
+        blame.lost_ns * static_cast<double>(cycles) * static_cast<double>(job.size()) / 1e9;
     std::set<std::pair<const Worker*, Component>> done;
     for (const Blame& b : blame.blames) {
       Component component = Component::kUnknown;
@@ -844,7 +845,8 @@ std::vector<BlindSpot> Pipeline::Impl::BlindSpots() const {
        {Named{MC_LOSS_COMM_TABLE_FULL, "communicators did not fit on the board"},
         Named{MC_LOSS_THREAD_TABLE_FULL, "threads did not fit on the board"},
         Named{MC_LOSS_OP_EVICTED, "operations in flight were overwritten on the board"},
-        Named{MC_LOSS_FLOW_TABLE_FULL, "proxy operations belong to flows that did not fit on the board"},
+        Named{MC_LOSS_FLOW_TABLE_FULL,
+              "proxy operations belong to flows that did not fit on the board"},
         Named{MC_LOSS_PROXY_OP_POOL_FULL, "proxy operations were not tracked step by step"},
         Named{MC_LOSS_FOREIGN_PARENT, "proxy operations were run for other processes (PXN)"}}) {
     if (lost[named.cause] == 0) continue;

@@ -549,6 +549,23 @@ double CpuStarvation(const Worker& worker, std::string* text) {
   return worst;
 }
 
+std::vector<EdgeSet> ConnectedEdges(const EdgeSet& edges) {
+  std::vector<EdgeSet> groups;
+  for (const auto& edge : edges) {
+    EdgeSet merged = {edge};
+    std::erase_if(groups, [&](const EdgeSet& group) {
+      const bool touches = std::any_of(group.begin(), group.end(), [&](const auto& other) {
+        return other.first == edge.first || other.first == edge.second ||
+               other.second == edge.first || other.second == edge.second;
+      });
+      if (touches) merged.insert(group.begin(), group.end());
+      return touches;
+    });
+    groups.push_back(std::move(merged));
+  }
+  return groups;
+}
+
 std::string NameOf(const Worker& worker) { return "rank " + std::to_string(worker.job_rank); }
 
 std::string OpName(const Op& op) {

@@ -75,6 +75,10 @@ bool IsStopped(const Worker& worker);
 // last two host samples; 0 without samples. `text` gets the figures.
 double CpuStarvation(const Worker& worker, std::string* text);
 
+// Edges that share workers, directly or through others, together: each group has a
+// cause of its own.
+std::vector<EdgeSet> ConnectedEdges(const EdgeSet& edges);
+
 std::string NameOf(const Worker& worker);  // "rank 3"
 std::string OpName(const Op& op);          // "AllReduce #31 on world"
 
