@@ -22,10 +22,16 @@ struct Node {
   std::vector<Sink> sinks;
 };
 
-std::string FlowName(const FlowSample& flow) {
+// The rank that the user knows: in the job where that worker is seen.
+int32_t JobRank(const Comm& comm, int32_t rank) {
+  auto it = comm.members.find(rank);
+  return it == comm.members.end() ? rank : it->second->worker->job_rank;
+}
+
+std::string FlowName(const FlowSample& flow, const Comm& comm) {
   char text[96];
   std::snprintf(text, sizeof(text), "channel %u, %s rank %d", flow.channel,
-                flow.direction == MC_SEND ? "send to" : "recv from", flow.peer);
+                flow.direction == MC_SEND ? "send to" : "recv from", JobRank(comm, flow.peer));
   return text;
 }
 
@@ -151,7 +157,7 @@ class Builder {
     sink.kind = kind;
     sink.worker = node.worker;
     sink.comm = node.head->member->comm;
-    sink.where = FlowName(flow);
+    sink.where = FlowName(flow, *sink.comm);
     sink.why = std::move(why);
     sink.since_ns = flow.state_ns;
     node.sinks.push_back(std::move(sink));
@@ -273,7 +279,7 @@ class Builder {
       }
       case MC_FLOW_RECV_REMOTE: {
         if (peer == nullptr) {
-          AddEdge(node, comm, flow.peer, FlowName(flow) + ": no data from it");
+          AddEdge(node, comm, flow.peer, FlowName(flow, comm) + ": no data from it");
           return;
         }
         if (PeerElsewhere(node, flow, *peer, &theirs)) return;
@@ -288,7 +294,7 @@ class Builder {
           return;
         }
         if (send == nullptr) {
-          AddEdge(node, comm, flow.peer, FlowName(flow) + ": no data from it");
+          AddEdge(node, comm, flow.peer, FlowName(flow, comm) + ": no data from it");
           return;
         }
         if (send->state == MC_FLOW_SEND_NET) {
@@ -310,7 +316,7 @@ class Builder {
                       "; " + Counts(flow) + ")");
           return;
         }
-        AddEdge(node, comm, flow.peer, FlowName(flow) + ": no data from it");
+        AddEdge(node, comm, flow.peer, FlowName(flow, comm) + ": no data from it");
         return;
       }
       case MC_FLOW_RECV_FLUSH:
@@ -343,7 +349,7 @@ class Builder {
       case MC_FLOW_SEND_PEER:
       case MC_FLOW_SEND_NET: {
         if (peer == nullptr) {
-          AddEdge(node, comm, flow.peer, FlowName(flow) + ": not acknowledged");
+          AddEdge(node, comm, flow.peer, FlowName(flow, comm) + ": not acknowledged");
           return;
         }
         if (PeerElsewhere(node, flow, *peer, &theirs)) return;
@@ -354,7 +360,7 @@ class Builder {
         if (recv != nullptr && (recv->state == MC_FLOW_RECV_GPU ||
                                 recv->state == MC_FLOW_RECV_FLUSH ||
                                 recv->state == MC_FLOW_QUEUED)) {
-          AddEdge(node, comm, flow.peer, FlowName(flow) + ": the receiver has no free slot");
+          AddEdge(node, comm, flow.peer, FlowName(flow, comm) + ": the receiver has no free slot");
           return;
         }
         bool credit = flow.state == MC_FLOW_SEND_PEER;
@@ -571,9 +577,10 @@ std::string NameOf(const Worker& worker) { return "rank " + std::to_string(worke
 std::string OpName(const Op& op) {
   std::string name = ToString(op.s.func);
   name += " #" + std::to_string(op.s.ordinal);
-  if (op.s.kind == MC_OP_SEND) name += " to rank " + std::to_string(op.s.root_or_peer);
-  if (op.s.kind == MC_OP_RECV) name += " from rank " + std::to_string(op.s.root_or_peer);
   const Comm& comm = *op.member->comm;
+  const std::string peer = std::to_string(JobRank(comm, op.s.root_or_peer));
+  if (op.s.kind == MC_OP_SEND) name += " to rank " + peer;
+  if (op.s.kind == MC_OP_RECV) name += " from rank " + peer;
   char id[32];
   std::snprintf(id, sizeof(id), "%llx", static_cast<unsigned long long>(comm.id));
   name += " on " + (comm.name.empty() ? std::string("communicator ") + id : comm.name);

@@ -472,6 +472,17 @@ TEST_F(WaitGraphTest, NothingInFlightIsNoGraph) {
   EXPECT_THAT(graph.cycle, IsEmpty());
 }
 
+TEST(ConnectedEdges, GroupsOfEdgesThatShareWorkers) {
+  std::vector<Worker> w(8);
+  for (size_t i = 0; i < w.size(); ++i) w[i].index = i;
+  const auto edge = [&](int a, int b) { return WorkerOrder::Edge{&w[a], &w[b]}; };
+  EXPECT_THAT(ConnectedEdges({}), IsEmpty());
+  // 0-1 and 2-3 are joined by 3-0, which comes last.
+  const auto groups = ConnectedEdges({edge(0, 1), edge(2, 3), edge(3, 0), edge(5, 4), edge(4, 6)});
+  EXPECT_THAT(groups, UnorderedElementsAre(EdgeSet{edge(0, 1), edge(2, 3), edge(3, 0)},
+                                           EdgeSet{edge(5, 4), edge(4, 6)}));
+}
+
 TEST_F(WaitGraphTest, Names) {
   HandMadeJob job(2);
   const int unnamed = job.AddComm("", {0, 1});
