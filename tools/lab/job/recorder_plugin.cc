@@ -109,7 +109,8 @@ nccl::Result Init(void** context, uint64_t comm_id, int* mask, const char* name,
   if (name != nullptr && name[0] != '\0') fprintf(out, ",\"name\":\"%s\"", name);
   fprintf(out, ",\"nn\":%d,\"n\":%d,\"r\":%d,\"mask\":%d", nnodes, nranks, rank, wanted);
   g_recorder.End();
-  *mask = wanted;
+  // Other threads of the host read it at any time.
+  __atomic_store_n(mask, wanted, __ATOMIC_RELAXED);
   return nccl::kSuccess;
 }
 
