@@ -566,8 +566,10 @@ TimelineSlice Builder::SliceOf(const Incident& incident) {
   }
   if (culprits.empty()) culprits = "cause not known";
   slice.name = std::string(ToString(incident.kind)) + ": " + culprits;
-  const auto add = [&](std::string key, std::string value) {
-    slice.args.emplace_back(std::move(key), std::move(value));
+  std::map<std::string, int> seen;  // a key comes once: "evidence", "evidence 2"
+  const auto add = [&](const std::string& key, std::string value) {
+    const int count = ++seen[key];
+    slice.args.emplace_back(count == 1 ? key : key + " " + std::to_string(count), std::move(value));
   };
   add("incident", std::to_string(incident.id));
   if (!incident.summary.empty()) add("summary", PrintableText(incident.summary));

@@ -23,7 +23,7 @@ struct TimelineSlice {
   uint64_t end_ns = 0;   // >= begin_ns
   std::string name;      // "AllReduce", "recv: waits for the GPU", "stuck: gpu of rank 1"
   std::string category;  // "op", "wait", "kernel", "gap", "incident"
-  std::vector<std::pair<std::string, std::string>> args;  // shown on demand
+  std::vector<std::pair<std::string, std::string>> args;  // shown on demand; keys differ
   bool open = false;                                      // still running at the end of the window
 };
 
