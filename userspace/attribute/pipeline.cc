@@ -20,6 +20,7 @@ constexpr uint64_t kSecond = 1'000'000'000;
 constexpr uint64_t kUnknownRhythmNs = 10 * kSecond;  // until usual waits are known
 constexpr uint64_t kDeadNs = kSecond / 2;
 constexpr uint64_t kNoVerdictNs = 2 * kSecond;  // open without a culprit after that
+constexpr uint64_t kSlowAndStuckNs = 5 * kSecond;
 constexpr size_t kUsualOps = 8;
 constexpr uint64_t kReopenNs = 10 * kSecond;
 
@@ -167,6 +168,7 @@ class Pipeline::Impl {
   }
 
   void OpenMismatch(const Mismatch& mismatch) {
+    if (mismatch.comm->members.empty()) return;  // all its lines are used for others by now
     const Worker* any = mismatch.comm->members.begin()->second->worker;
     for (const auto& job : jobs_) {
       if (std::find(job.begin(), job.end(), any) == job.end()) continue;
@@ -259,8 +261,12 @@ class Pipeline::Impl {
       if (!open->has_verdict) {
         open->origin = Origin::kStuck;
         ReviewStuck(job, *open, false);
+        return;
       }
-      return;
+      // Its operations are long; what holds for much longer is a hang, maybe another one.
+      if (!died && now() < since + kSlowAndStuckNs) return;
+      open->open = false;
+      IncidentOf(*open).cleared_ns = since;
     }
     Incident draft;
     if (!Explain(job, since, died, &draft)) {
