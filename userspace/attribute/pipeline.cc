@@ -265,12 +265,14 @@ class Pipeline::Impl {
       }
       // Its operations are long; what holds for much longer is a hang, maybe another one.
       if (!died && now() < since + kSlowAndStuckNs) return;
-      open->open = false;
-      IncidentOf(*open).cleared_ns = since;
     }
     Incident draft;
     if (!Explain(job, since, died, &draft)) {
       if (now() < since + StuckThreshold(*first, died) + kNoVerdictNs) return;
+    }
+    if (open != nullptr) {
+      open->open = false;
+      IncidentOf(*open).cleared_ns = since;
     }
     uint64_t cycle = 0;
     if (auto it = detectors_.find(first->index); it != detectors_.end()) {
