@@ -61,7 +61,7 @@ absl::Status WriteAll(const Timeline& timeline, const ExportOptions& options,
 
 void CutTime(Timeline& timeline, double part) {
   const auto length = static_cast<double>(timeline.end_ns - timeline.begin_ns);
-  timeline.end_ns = timeline.begin_ns + static_cast<uint64_t>(length * part);
+  timeline.end_ns = timeline.begin_ns + static_cast<uint64_t>(length * std::min(part, 0.99));
   for (TimelineRank& rank : timeline.ranks) {
     for (TimelineTrack& track : rank.tracks) CutTrack(track, timeline.end_ns);
     rank.tracks.erase(std::remove_if(rank.tracks.begin(), rank.tracks.end(),

@@ -48,7 +48,7 @@ class PerfettoWriter {
     return last_uuid_;
   }
 
-  void Slices(const TimelineTrack& track, uint64_t uuid) {
+  void Slices(const TimelineTrack& track, uint64_t uuid, uint64_t end_ns) {
     for (const TimelineSlice& slice : track.slices) {
       if (!out_) return;
       perfetto::TracePacket packet;
@@ -64,7 +64,8 @@ class PerfettoWriter {
         annotation->set_string_value(value);
       }
       Write(packet);
-      if (slice.open) continue;  // shown as unfinished up to the end
+      // Without an end it is shown as unfinished.
+      if (slice.open && slice.end_ns >= end_ns && &slice == &track.slices.back()) continue;
       perfetto::TracePacket end;
       Event(end, slice.end_ns, uuid, kSliceEnd);
       Write(end);
@@ -135,7 +136,8 @@ void Write(const Timeline& timeline, const WriteProgress& progress, std::ostream
   const auto incidents = SplitLanes(timeline.incidents);
   const uint64_t top = writer.Track("incidents", 0, order++);
   for (size_t i = 0; i < incidents.size(); ++i) {
-    writer.Slices(incidents[i], i == 0 ? top : writer.Track("incidents", 0, order++));
+    writer.Slices(incidents[i], i == 0 ? top : writer.Track("incidents", 0, order++),
+                  timeline.end_ns);
   }
   size_t done = 0;
   for (const TimelineRank& rank : timeline.ranks) {
@@ -143,7 +145,7 @@ void Write(const Timeline& timeline, const WriteProgress& progress, std::ostream
     int place = 0;
     for (const TimelineTrack& track : rank.tracks) {
       for (const TimelineTrack& lane : SplitLanes(track)) {
-        writer.Slices(lane, writer.Track(lane.name, group, place++));
+        writer.Slices(lane, writer.Track(lane.name, group, place++), timeline.end_ns);
       }
     }
     if (progress)

@@ -75,6 +75,12 @@ End EndOf(const OpSample& op) {
   return end;
 }
 
+// part (0..1) of a length, never more than all of it.
+uint64_t PartOf(uint64_t length, double part) {
+  const double value = static_cast<double>(length) * part;
+  return value >= static_cast<double>(length) ? length : static_cast<uint64_t>(value);
+}
+
 std::string CommName(const CommSample& comm) {
   return comm.name.empty() ? HexText(comm.comm_id) : PrintableText(comm.name);
 }
@@ -324,7 +330,9 @@ void Builder::BuildComm(const Process& process, const CommSample& comm,
   const std::string name = CommName(comm);
   std::vector<TimelineTrack> lanes;
   std::vector<uint64_t> lane_end;
-  TimelineTrack waits{TrackKind::kWaits, name + ": waits", {}};
+  // Sends and receives wait at the same time: a track for each.
+  TimelineTrack waits[2] = {{TrackKind::kWaits, name + ": sends", {}},
+                            {TrackKind::kWaits, name + ": receives", {}}};
   TimelineTrack kernels{TrackKind::kKernels, name + ": kernels", {}};
   const auto append = [](TimelineTrack& track, TimelineSlice slice) {
     if (!track.slices.empty()) {
@@ -379,25 +387,32 @@ void Builder::BuildComm(const Process& process, const CommSample& comm,
       Flame({rank->name, "communication", collective,
              share.channel < 0 ? "all channels" : "channel " + std::to_string(share.channel),
              WaitName(share.wait)},
-            static_cast<uint64_t>(static_cast<double>(length) * share.weight / sum));
+            PartOf(length, share.weight / sum));
     }
-    double from = 0;
-    for (int wait = 0; wait < MC_WAIT_COUNT; ++wait) {
-      if (by_wait[wait] <= 0) continue;
-      const double to = from + by_wait[wait] / sum;
-      TimelineSlice part;
-      part.begin_ns = slice.begin_ns + static_cast<uint64_t>(static_cast<double>(length) * from);
-      part.end_ns = slice.begin_ns + static_cast<uint64_t>(static_cast<double>(length) * to);
-      part.name = WaitName(wait);
-      part.category = "wait";
-      char percent[32];
-      std::snprintf(percent, sizeof percent, "%.1f %%", by_wait[wait] / sum * 100);
-      part.args = {{"part of what its flows waited", percent},
-                   {"sum over flows", DurationText(static_cast<uint64_t>(by_wait[wait]))},
-                   {"operation", slice.name + " " + std::to_string(op.ordinal)},
-                   {"note", "the order within the operation is not known"}};
-      from = to;
-      append(waits, std::move(part));
+    for (int side = 0; side < 2; ++side) {
+      const int first = side == 0 ? MC_WAIT_SEND_GPU : MC_WAIT_RECV_REMOTE;
+      const double side_sum = by_wait[first] + by_wait[first + 1] + by_wait[first + 2];
+      double from = 0;
+      for (int wait = first; wait < first + 3; ++wait) {
+        if (by_wait[wait] <= 0) continue;
+        const double to = from + by_wait[wait] / side_sum;
+        TimelineSlice part;
+        part.begin_ns = slice.begin_ns + PartOf(length, from);
+        part.end_ns = slice.begin_ns + PartOf(length, to);
+        part.name = WaitName(wait);
+        part.category = "wait";
+        part.open = item.open && to > 0.999;
+        char percent[32];
+        std::snprintf(percent, sizeof percent, "%.1f %%", by_wait[wait] / side_sum * 100);
+        part.args = {
+            {side == 0 ? "part of what its sends waited" : "part of what its receives waited",
+             percent},
+            {"sum over flows", DurationText(PartOf(UINT64_MAX, by_wait[wait] / 0x1p64))},
+            {"operation", slice.name + " " + std::to_string(op.ordinal)},
+            {"note", "the order within the operation is not known"}};
+        from = to;
+        append(waits[side], std::move(part));
+      }
     }
     if (op.kernel_start_seen_ns != 0) {
       TimelineSlice kernel;
@@ -420,7 +435,9 @@ void Builder::BuildComm(const Process& process, const CommSample& comm,
   for (TimelineTrack& lane : lanes) {
     if (!lane.slices.empty()) rank->tracks.push_back(std::move(lane));
   }
-  if (!waits.slices.empty()) rank->tracks.push_back(std::move(waits));
+  for (TimelineTrack& side : waits) {
+    if (!side.slices.empty()) rank->tracks.push_back(std::move(side));
+  }
   if (!kernels.slices.empty()) rank->tracks.push_back(std::move(kernels));
 }
 

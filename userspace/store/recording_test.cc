@@ -22,7 +22,7 @@
 
 #include "userspace/report/testing/synthetic_job.h"
 #include "userspace/store/incident_json.h"
-#include "userspace/store/random_snapshot.h"
+#include "userspace/report/testing/random_snapshot.h"
 
 namespace mycroft {
 namespace {

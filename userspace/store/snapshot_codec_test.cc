@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "userspace/report/testing/synthetic_job.h"
-#include "userspace/store/random_snapshot.h"
+#include "userspace/report/testing/random_snapshot.h"
 
 namespace mycroft {
 namespace {

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "userspace/report/testing/synthetic_job.h"
-#include "userspace/store/random_snapshot.h"
+#include "userspace/report/testing/random_snapshot.h"
 #include "userspace/store/recording.h"
 #include "userspace/store/snapshot_codec.h"
 

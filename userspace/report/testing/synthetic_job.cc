@@ -40,10 +40,9 @@ SyntheticJob::SyntheticJob(const SyntheticOptions& options)
   }
   for (Rank& rank : ranks_) rank.free_at.assign(rank.comms.size(), options_.start_ns + 20 * kMs);
   now_ = options_.start_ns;
-  if (options_.stuck_rank >= 0) {
-    stuck_ns_ = options_.start_ns + static_cast<uint64_t>(options_.stuck_at_s * 1e9);
-    const double end = options_.stuck_at_s + options_.stuck_for_s;
-    if (end < 1e8) stuck_end_ns_ = options_.start_ns + static_cast<uint64_t>(end * 1e9);
+  if (options_.stuck_rank >= 0 && options_.stuck_at_s < options_.duration_s) {
+    stuck_after_ns_ = options_.start_ns + static_cast<uint64_t>(options_.stuck_at_s * 1e9);
+    while (stuck_ns_ == UINT64_MAX) Plan(planned_ + 1'000 * kMs);
   }
 }
 
@@ -133,6 +132,13 @@ uint64_t SyntheticJob::PlanOp(int c, mc_func func, uint64_t count, uint64_t gap)
     plan.gpu_stop = kGpuOffset + drift(plan.kernel_stop - Jitter(8'000, 0.4));
     free_at(comm.ranks[r]) = plan.kernel_stop;
     planned = std::max(planned, plan.kernel_stop);
+  }
+  if (stuck_ns_ == UINT64_MAX && c == 0 && begin > stuck_after_ns_) {
+    // When two fifths of it are done.
+    stuck_ns_ = begin + static_cast<uint64_t>(length * 0.4);
+    if (options_.stuck_for_s < 1e8) {
+      stuck_end_ns_ = stuck_ns_ + static_cast<uint64_t>(options_.stuck_for_s * 1e9);
+    }
   }
   ops_.push_back(std::move(op));
   return planned;
@@ -450,7 +456,7 @@ absl::StatusOr<std::optional<Snapshot>> SyntheticJob::Next() {
 }
 
 std::vector<Incident> SyntheticJob::Incidents() const {
-  if (options_.stuck_rank < 0) return {};
+  if (stuck_ns_ == UINT64_MAX) return {};
   const std::string rank = std::to_string(options_.stuck_rank);
   Incident incident;
   incident.id = 1;

@@ -35,7 +35,7 @@ struct SyntheticOptions {
   bool kernels = true;
   bool host_samples = true;
   int stuck_rank = -1;    // whose GPU stops filling buffers; -1: none
-  double stuck_at_s = 0;  // after the start, then for stuck_for_s
+  double stuck_at_s = 0;  // in the first operation of all ranks after that, for stuck_for_s
   double stuck_for_s = 1e9;
   uint64_t seed = 1;
 };
@@ -118,6 +118,7 @@ class SyntheticJob : public SnapshotSource {
   std::deque<Op> ops_;
   uint64_t planned_ = 0;
   uint64_t iteration_ = 0;
+  uint64_t stuck_after_ns_ = UINT64_MAX;  // as asked for
   uint64_t stuck_ns_ = UINT64_MAX, stuck_end_ns_ = UINT64_MAX;
   uint64_t now_ = 0;
   int host_ = 0;

@@ -2,8 +2,8 @@
 //
 // For tests only: snapshots with any value in any field, extremes included, in
 // which things come back changed a little, as in real ones.
-#ifndef MYCROFT_USERSPACE_STORE_RANDOM_SNAPSHOT_H_
-#define MYCROFT_USERSPACE_STORE_RANDOM_SNAPSHOT_H_
+#ifndef MYCROFT_USERSPACE_REPORT_TESTING_RANDOM_SNAPSHOT_H_
+#define MYCROFT_USERSPACE_REPORT_TESTING_RANDOM_SNAPSHOT_H_
 
 #include <limits>
 #include <random>
@@ -155,4 +155,4 @@ class RandomSnapshot {
 
 }  // namespace mycroft
 
-#endif  // MYCROFT_USERSPACE_STORE_RANDOM_SNAPSHOT_H_
+#endif  // MYCROFT_USERSPACE_REPORT_TESTING_RANDOM_SNAPSHOT_H_
