@@ -57,8 +57,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(const CommPla
     return conn;
   };
   auto dial = [&](int peer, int channel, bool p2p) -> absl::StatusOr<std::unique_ptr<Connection>> {
-    absl::StatusOr<int> fd = Dial(process->ports[plan.members[peer]],
-                                  {plan.id, rank, peer, channel, p2p ? 1 : 0}, process->job_token);
+    absl::StatusOr<int> fd =
+        Dial(process->ports[plan.members[peer]], {plan.id, rank, peer, channel, p2p ? 1 : 0},
+             process->job_token, process->socket_buffer);
     if (!fd.ok()) return fd.status();
     auto conn = make(true, peer, channel);
     conn->link = std::make_unique<NetLink>(*fd, process->egress);

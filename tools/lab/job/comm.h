@@ -43,6 +43,7 @@ struct Process {
   std::vector<uint16_t> ports;  // by job rank
   uint64_t job_token = 0;
   int channels = 2;
+  int socket_buffer = 128 << 10;
   uint64_t connect_deadline_ns = kNever;
   std::function<void(const std::string&)> on_error;  // from a progress thread
 };

@@ -36,7 +36,7 @@ class Ranks {
       rank.device = std::make_unique<Device>(rank.faults.get(), GpuClock{});
       std::string note;
       rank.profiler = *Profiler::Load("none", 0, false, &note);
-      auto listener = Listener::Create();
+      auto listener = Listener::Create(128 << 10);
       EXPECT_TRUE(listener.ok()) << listener.status();
       rank.listener = std::make_unique<Listener>(*std::move(listener));
       ports.push_back(rank.listener->port());

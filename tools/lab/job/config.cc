@@ -99,6 +99,7 @@ absl::Status Complete(JobConfig* config) {
            CheckRange("--world-bytes", static_cast<double>(c.world_bytes), 0, 64 << 20),
            CheckRange("--iters", static_cast<double>(c.iters), 0, 1e12),
            CheckRange("--duration", c.duration_s, 0, 1e7),
+           CheckRange("--socket-buffer", static_cast<double>(c.socket_buffer), 0, 64 << 20),
            CheckRange("--abort-after", c.abort_after_s, 0, 1e6),
        }) {
     range.Update(s);
@@ -245,7 +246,8 @@ nlohmann::json ToJson(const JobConfig& c) {
           {"plugin", c.plugin},
           {"plugin_given", c.plugin_given},
           {"api", c.profiler_api},
-          {"seed", c.seed}};
+          {"seed", c.seed},
+          {"socket_buffer", c.socket_buffer}};
 }
 
 absl::StatusOr<JobConfig> ConfigFromJson(const nlohmann::json& j) {
@@ -287,6 +289,7 @@ absl::StatusOr<JobConfig> ConfigFromJson(const nlohmann::json& j) {
     c.plugin_given = j.at("plugin_given");
     c.profiler_api = j.at("api");
     c.seed = j.at("seed");
+    c.socket_buffer = j.at("socket_buffer");
     return c;
   } catch (const nlohmann::json::exception& e) {
     return Bad(std::string("job description: ") + e.what());

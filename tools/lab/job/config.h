@@ -47,7 +47,8 @@ struct JobConfig {
   bool plugin_given = false;
   int profiler_api = 0;  // 0: the newest that the plugin exports
   uint64_t seed = 1;
-  double abort_after_s = 10;  // from the first dead or failed rank to the abort of all
+  int64_t socket_buffer = 128 << 10;  // SO_SNDBUF and SO_RCVBUF; 0: the system's choice
+  double abort_after_s = 10;          // from the first dead or failed rank to the abort of all
 };
 
 // A communicator: `members[r]` is the job rank of its rank r.

@@ -104,6 +104,9 @@ void AddJobCommand(CLI::App& app, int* exit_code) {
       "Profiler plugin, or \"none\" (default: NCCL_PROFILER_PLUGIN as NCCL resolves it)");
   job->add_option("--profiler-api", c.profiler_api, "4, 5 or 6 (default: newest of the plugin)");
   job->add_option("--seed", c.seed, "Of noise and communicator ids")->capture_default_str();
+  job->add_option("--socket-buffer", c.socket_buffer,
+                  "SO_SNDBUF and SO_RCVBUF in bytes; 0: the system's choice")
+      ->capture_default_str();
   job->add_option("--abort-after", c.abort_after_s,
                   "Seconds from a dead rank or broken connection until all ranks leave")
       ->capture_default_str();

@@ -32,8 +32,8 @@ absl::Status Error(const std::string& what) {
 }
 
 // Before connect and listen: the receive window is fixed at the handshake.
-void SetBuffers(int fd) {
-  const int size = kSocketBuffer;
+void SetBuffers(int fd, int size) {
+  if (size == 0) return;
   setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
   setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size));
 }
@@ -189,10 +189,10 @@ short NetLink::Events(uint64_t* retry_ns) const {
   return POLLOUT;
 }
 
-absl::StatusOr<Listener> Listener::Create() {
+absl::StatusOr<Listener> Listener::Create(int socket_buffer) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return Error("socket");
-  SetBuffers(fd);
+  SetBuffers(fd, socket_buffer);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -248,10 +248,10 @@ absl::StatusOr<int> Listener::Accept(const LinkKey& key, uint64_t job_token, uin
   }
 }
 
-absl::StatusOr<int> Dial(uint16_t port, const LinkKey& key, uint64_t job_token) {
+absl::StatusOr<int> Dial(uint16_t port, const LinkKey& key, uint64_t job_token, int socket_buffer) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return Error("socket");
-  SetBuffers(fd);
+  SetBuffers(fd, socket_buffer);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

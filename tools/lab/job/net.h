@@ -28,9 +28,6 @@
 
 namespace mycroft::lab {
 
-// Small buffers, so that back pressure reaches the sender.
-inline constexpr int kSocketBuffer = 128 * 1024;
-
 // What the rank's NIC lets out: a token bucket while net-slow holds, nothing while
 // net-down holds.
 class Egress {
@@ -111,7 +108,9 @@ struct LinkKey {
 // The listening socket of a rank. Not thread-safe.
 class Listener {
  public:
-  static absl::StatusOr<Listener> Create();
+  // `socket_buffer`: SO_SNDBUF and SO_RCVBUF of every connection, 0: the system's choice.
+  // Small buffers let back pressure reach the sender.
+  static absl::StatusOr<Listener> Create(int socket_buffer);
   Listener(Listener&& other) noexcept;
   ~Listener();
 
@@ -127,7 +126,7 @@ class Listener {
 };
 
 // Connects to 127.0.0.1:`port` and says who calls. Returns a non-blocking socket.
-absl::StatusOr<int> Dial(uint16_t port, const LinkKey& key, uint64_t job_token);
+absl::StatusOr<int> Dial(uint16_t port, const LinkKey& key, uint64_t job_token, int socket_buffer);
 
 }  // namespace mycroft::lab
 

@@ -218,7 +218,7 @@ bool Rank::Iterate(Trainer* trainer, int64_t iter) {
 }
 
 int Rank::Run() {
-  absl::StatusOr<Listener> listener = Listener::Create();
+  absl::StatusOr<Listener> listener = Listener::Create(static_cast<int>(config_.socket_buffer));
   if (!listener.ok()) return Fail(std::string(listener.status().message()));
   SendControl(fd_, {{"t", "hello"}, {"port", listener->port()}});
   nlohmann::json message;
@@ -237,6 +237,7 @@ int Rank::Run() {
   process.ports = message["ports"].get<std::vector<uint16_t>>();
   process.job_token = message["token"];
   process.channels = config_.channels;
+  process.socket_buffer = static_cast<int>(config_.socket_buffer);
   process.connect_deadline_ns = NowNs() + kConnectTimeoutNs;
   process.on_error = [this](const std::string& what) {
     SendControl(fd_, {{"t", "error"}, {"what", what}, {"fatal", true}});

@@ -67,6 +67,13 @@ long QuotaUs(double percent) {
 
 }  // namespace
 
+bool Starver::MakeGroup() {
+  // One that a killed launcher left behind is as good.
+  if (mkdir(group_.c_str(), 0755) == 0 || errno == EEXIST) return true;
+  group_.clear();
+  return false;
+}
+
 bool Starver::TryCgroupV1(double percent) {
   const std::string mount = MountPoint(false);
   if (mount.empty()) return false;
@@ -74,7 +81,7 @@ bool Starver::TryCgroupV1(double percent) {
   group_ =
       home_ + (home_.back() == '/' ? "" : "/") + "mycroft-lab-" + std::to_string(tids_.front());
   tasks_file_ = "tasks";
-  if (mkdir(group_.c_str(), 0755) != 0) return false;
+  if (!MakeGroup()) return false;
   bool ok = WriteFile(group_ + "/cpu.cfs_period_us", std::to_string(kPeriodUs)) &&
             WriteFile(group_ + "/cpu.cfs_quota_us", std::to_string(QuotaUs(percent)));
   for (pid_t tid : tids_) ok = ok && WriteFile(group_ + "/tasks", std::to_string(tid));
@@ -93,10 +100,14 @@ bool Starver::TryCgroupV2(double percent) {
   group_ =
       home_ + (home_.back() == '/' ? "" : "/") + "mycroft-lab-" + std::to_string(tids_.front());
   tasks_file_ = "cgroup.threads";
-  if (mkdir(group_.c_str(), 0755) != 0) return false;
+  if (!MakeGroup()) return false;
   // Single threads move only between threaded groups of one domain, and the cpu
   // controller must be on in the parent.
-  WriteFile(home_ + "/cgroup.subtree_control", "+cpu");
+  std::ifstream on(home_ + "/cgroup.subtree_control");
+  std::string word;
+  bool has_cpu = false;
+  while (on >> word) has_cpu = has_cpu || word == "cpu";
+  if (!has_cpu) controller_added_ = WriteFile(home_ + "/cgroup.subtree_control", "+cpu");
   bool ok = WriteFile(group_ + "/cgroup.type", "threaded") &&
             WriteFile(group_ + "/cpu.max",
                       std::to_string(QuotaUs(percent)) + " " + std::to_string(kPeriodUs));
@@ -119,6 +130,7 @@ bool Starver::Hog() {
   cpu_set_t one;
   CPU_ZERO(&one);
   CPU_SET(cpu, &one);
+  pinned_ = true;
   for (pid_t tid : tids_) {
     sched_param param{};
     if (sched_setaffinity(tid, sizeof(one), &one) != 0 ||
@@ -140,13 +152,14 @@ bool Starver::Hog() {
 }
 
 absl::StatusOr<std::unique_ptr<Starver>> Starver::Begin(const std::vector<pid_t>& tids,
-                                                        double percent) {
+                                                        double percent, StarveMethod how) {
   if (tids.empty()) return absl::FailedPreconditionError("the rank has no progress thread");
   auto starver = std::unique_ptr<Starver>(new Starver);
   starver->tids_ = tids;
-  if (starver->TryCgroupV1(percent) || starver->TryCgroupV2(percent) || starver->Hog()) {
-    return starver;
-  }
+  const bool quota = how != StarveMethod::kHog;
+  const bool hog = how != StarveMethod::kQuota;
+  if (quota && (starver->TryCgroupV1(percent) || starver->TryCgroupV2(percent))) return starver;
+  if (hog && starver->Hog()) return starver;
   return absl::PermissionDeniedError(
       "cannot take CPU from the progress threads: no writable cgroup with a cpu controller, and "
       "their priority cannot be changed (run as root)");
@@ -157,12 +170,17 @@ void Starver::End() {
     for (pid_t tid : tids_) WriteFile(home_ + "/" + tasks_file_, std::to_string(tid));
     // A thread that has just died may still be counted for a moment.
     for (int i = 0; i < 50 && rmdir(group_.c_str()) != 0 && errno == EBUSY; ++i) usleep(10000);
+    if (controller_added_) WriteFile(home_ + "/cgroup.subtree_control", "-cpu");
+    controller_added_ = false;
     group_.clear();
   }
   if (!hogs_.empty()) {
     stop_.store(true);
     for (std::thread& hog : hogs_) hog.join();
     hogs_.clear();
+  }
+  if (pinned_) {
+    pinned_ = false;
     cpu_set_t all;
     CPU_ZERO(&all);
     sched_getaffinity(0, sizeof(all), &all);

@@ -20,11 +20,15 @@
 
 namespace mycroft::lab {
 
+// kAuto: the first that works, in this order.
+enum class StarveMethod { kAuto, kQuota, kHog };
+
 class Starver {
  public:
   // `percent` of one CPU is left to all threads together.
   static absl::StatusOr<std::unique_ptr<Starver>> Begin(const std::vector<pid_t>& tids,
-                                                        double percent);
+                                                        double percent,
+                                                        StarveMethod how = StarveMethod::kAuto);
   ~Starver();  // End()
   Starver(const Starver&) = delete;
   Starver& operator=(const Starver&) = delete;
@@ -34,15 +38,18 @@ class Starver {
 
  private:
   Starver() = default;
+  bool MakeGroup();
   bool TryCgroupV1(double percent);
   bool TryCgroupV2(double percent);
   bool Hog();
 
   std::vector<pid_t> tids_;
   std::string method_;
-  std::string group_;       // folder of our cgroup
-  std::string home_;        // folder the threads came from
-  std::string tasks_file_;  // "tasks" or "cgroup.threads"
+  std::string group_;              // folder of our cgroup
+  std::string home_;               // folder the threads came from
+  std::string tasks_file_;         // "tasks" or "cgroup.threads"
+  bool controller_added_ = false;  // v2: the cpu controller was off in home_
+  bool pinned_ = false;
   std::vector<std::thread> hogs_;
   std::atomic<bool> stop_{false};
 };
