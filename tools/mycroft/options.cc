@@ -54,8 +54,7 @@ void AddPids(CLI::App* app, Options& options) {
   app->add_option("-p,--pid", options.pids,
                   "only this process and its descendants; may be given again")
       ->type_name("PID")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false)
       ->check(CLI::Range(1u, 4194304u));
 }
 
