@@ -402,6 +402,18 @@ class Pipeline::Impl {
     IncidentOf(c).cleared_ns = now();
   }
 
+  // With ranks that are not seen, a place without a component is a guess: none is named.
+  static void DropGuesses(const std::vector<Worker*>& job, std::vector<Culprit>* culprits) {
+    for (const Worker* worker : job) {
+      for (const auto& [line, member] : worker->members) {
+        if (static_cast<int32_t>(member->comm->members.size()) >= member->comm->nranks) continue;
+        std::erase_if(*culprits,
+                      [](const Culprit& c) { return c.component == Component::kUnknown; });
+        return;
+      }
+    }
+  }
+
   // Fills kind, culprits, victims, chain, evidence. False: no culprit.
   bool Explain(const std::vector<Worker*>& job, uint64_t since, bool died, Incident* out) {
     WaitGraph graph = BuildWaitGraph(model_, job, died ? kDeadNs / 2 : kSecond / 2);
@@ -532,6 +544,7 @@ class Pipeline::Impl {
       }
       out->rejected.push_back({NameOf(*victim), why});
     }
+    DropGuesses(job, &out->culprits);
     return !out->culprits.empty();
   }
 
@@ -817,6 +830,7 @@ class Pipeline::Impl {
     }
     incident.evidence.insert(incident.evidence.end(), blame.evidence.begin(), blame.evidence.end());
     incident.rejected = blame.rejected;
+    DropGuesses(job, &incident.culprits);
     return incident;
   }
 
