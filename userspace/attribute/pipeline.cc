@@ -403,7 +403,16 @@ class Pipeline::Impl {
   }
 
   // With ranks that are not seen, a place without a component is a guess: none is named.
+  // Nor where one process drives several GPUs in nested communicators: which of its
+  // communicators belong to which GPU is not known.
   static void DropGuesses(const std::vector<Worker*>& job, std::vector<Culprit>* culprits) {
+    std::set<std::pair<std::string, ProcessKey>> processes;
+    bool shared = false, nested = false;
+    for (const Worker* worker : job) {
+      shared |= !processes.insert({worker->host, worker->key}).second;
+      nested |= worker->members.size() > 1;
+    }
+    if (shared && nested) culprits->clear();
     for (const Worker* worker : job) {
       for (const auto& [line, member] : worker->members) {
         if (static_cast<int32_t>(member->comm->members.size()) >= member->comm->nranks) continue;
