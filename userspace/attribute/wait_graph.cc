@@ -213,11 +213,10 @@ class Builder {
       }
       return;
     }
-    for (int32_t rank = 0; rank < comm.nranks; ++rank) {
-      const Member* peer = MemberAt(comm, rank);
-      if (peer == nullptr || peer == op.member) continue;
-      if (Counterpart(op, *peer) == nullptr && (!peer->has_coll ||
-                                                peer->last_coll_ordinal < op.s.ordinal)) {
+    for (const auto& [rank, peer] : comm.members) {
+      if (peer == op.member) continue;
+      if ((!peer->has_coll || peer->last_coll_ordinal < op.s.ordinal) &&
+          Counterpart(op, *peer) == nullptr) {
         AddEdge(node, comm, rank, "it has not entered " + OpName(op));
       }
     }
