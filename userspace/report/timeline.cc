@@ -17,6 +17,7 @@ namespace mycroft {
 namespace {
 
 constexpr uint64_t kSecond = 1'000'000'000;
+constexpr uint64_t kFlowRepeat = kSecond;  // see FlowSample
 constexpr size_t kMaxLanes = 8;
 
 const char* WaitName(int wait) {
@@ -441,9 +442,10 @@ void Builder::BuildComm(const Process& process, const CommSample& comm,
   if (!kernels.slices.empty()) rank->tracks.push_back(std::move(kernels));
 }
 
-// A flow is sampled about once a second and when it stands still: what is drawn is
-// what is known, the time from the beginning of a state to the sample that saw it.
-// The state of a flow that stood still holds until something else is seen.
+// A flow is sampled when it has changed, but not twice within a second: what is drawn
+// is what is known, the time from the beginning of a state to the sample that saw it.
+// When no sample followed for longer than that second, or it already stood still, the
+// state held until something else was seen.
 void Builder::BuildFlows(const Process& process, TimelineRank* rank) {
   for (const auto& [line, flow] : process.flows) {
     const auto comm = process.comms.find(flow.comm);
@@ -458,17 +460,18 @@ void Builder::BuildFlows(const Process& process, TimelineRank* rank) {
       const FlowPoint& point = flow.points[i];
       if (point.open_ops == 0 || point.state == MC_FLOW_IDLE) continue;
       const bool last = i + 1 == flow.points.size();
-      const bool stood = point.t_ns - point.state_ns >= 2 * process.interval_ns;
+      const uint64_t next_ns = last ? process.last_ns : flow.points[i + 1].t_ns;
+      const bool unchanged = next_ns > point.t_ns + kFlowRepeat + 2 * process.interval_ns ||
+                             point.t_ns - point.state_ns >= 2 * process.interval_ns;
       uint64_t end = point.t_ns;
-      if (stood) {
-        end = last ? process.last_ns
-                   : std::max(end, std::min(flow.points[i + 1].state_ns, flow.points[i + 1].t_ns));
+      if (unchanged) {
+        end = std::max(end, last ? next_ns : std::min(flow.points[i + 1].state_ns, next_ns));
       }
       TimelineSlice slice;
       slice.begin_ns = std::max(point.state_ns, drawn);
       slice.end_ns = std::min(end, window_end_);
       if (slice.end_ns <= slice.begin_ns) continue;
-      slice.open = stood && last && !process.exited;
+      slice.open = unchanged && last && !process.exited;
       slice.name = ToString(point.state);
       slice.category = "wait";
       slice.args = {{"steps", std::to_string(point.done) + " of " + std::to_string(point.total)},
