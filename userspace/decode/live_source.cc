@@ -28,7 +28,7 @@ constexpr uint64_t kStillNs = 300 * kMs;
 // A line that changes at every tick is sampled this often.
 constexpr uint64_t kRepeatNs = kSecond;
 // An operation is forgotten when it was complete and unchanged for so long ...
-constexpr uint64_t kSettledNs = kSecond;
+constexpr uint64_t kSettledNs = kStillNs;
 // ... or gave no sign of life at all (operations without any observable progress).
 constexpr uint64_t kSilentNs = 30 * kSecond;
 constexpr uint32_t kMaxOpsPerTick = 65536;
@@ -91,6 +91,7 @@ struct Candidate {
   uint64_t next_scan_ns = 0;
   uint64_t wait_ns = 0;
   bool nccl_without_board = false;
+  bool denied = false;
 };
 
 class LiveSourceImpl final : public LiveSource {
@@ -159,7 +160,7 @@ class LiveSourceImpl final : public LiveSource {
   }
 
   bool saw_process_without_plugin() const override {
-    for (const auto& [key, candidate] : candidates_) {
+    for (const auto& [pid, candidate] : candidates_) {
       if (candidate.nccl_without_board) return true;
     }
     return false;
@@ -196,27 +197,32 @@ class LiveSourceImpl final : public LiveSource {
   }
 
   void Scan(uint64_t now) {
-    std::map<ProcessKey, Candidate> kept;
-    bool denied = false;
+    std::map<uint32_t, Candidate> kept;
+    std::set<uint32_t> tracked;
+    for (const auto& [key, process] : tracked_) tracked.insert(key.pid);
+    denied_ = false;
     for (uint32_t pid : ListNumericEntries(options_.proc_root)) {
-      auto stat = ReadProcStat(options_.proc_root, pid);
-      if (!stat || stat->state == 'Z' || stat->parent == 2 || pid == 2) continue;
-      ProcessKey key{pid, stat->start_time};
-      if (tracked_.count(key) != 0) continue;
+      if (tracked.count(pid) != 0) continue;
       Candidate candidate;
-      if (auto known = candidates_.find(key); known != candidates_.end()) candidate = known->second;
+      if (auto known = candidates_.find(pid); known != candidates_.end()) candidate = known->second;
+      // Of a process that is not due nothing is read: a host has thousands of them.
       if (now >= candidate.next_scan_ns) {
+        auto stat = ReadProcStat(options_.proc_root, pid);
+        if (!stat) continue;
         candidate.wait_ns = std::min(
             std::max(options_.scan_interval_ns, candidate.wait_ns * 3 / 2), kMaxRescanNs);
         candidate.next_scan_ns = now + candidate.wait_ns;
-        if (Wanted(pid) && TryOpen(key, *stat, &denied)) continue;
-        candidate.nccl_without_board =
-            Wanted(pid) && (MapsContain(options_.proc_root, pid, "libnccl.so"));
+        candidate.denied = candidate.nccl_without_board = false;
+        bool kernel_thread = pid == 2 || stat->parent == 2;
+        if (stat->state != 'Z' && !kernel_thread && Wanted(pid)) {
+          if (TryOpen({pid, stat->start_time}, *stat, &candidate.denied)) continue;
+          candidate.nccl_without_board = MapsContain(options_.proc_root, pid, "libnccl.so");
+        }
       }
-      kept[key] = candidate;
+      denied_ |= candidate.denied;
+      kept[pid] = candidate;
     }
     candidates_ = std::move(kept);
-    denied_ = denied;
     for (auto it = unusable_.begin(); it != unusable_.end();) {
       it = ReadProcStat(options_.proc_root, it->first.pid) ? std::next(it) : unusable_.erase(it);
     }
@@ -462,9 +468,9 @@ class LiveSourceImpl final : public LiveSource {
     std::vector<BlindSpot> blind;
     std::string without;
     size_t count = 0;
-    for (const auto& [key, candidate] : candidates_) {
+    for (const auto& [pid, candidate] : candidates_) {
       if (!candidate.nccl_without_board) continue;
-      if (++count <= 8) without += (without.empty() ? "" : ", ") + std::to_string(key.pid);
+      if (++count <= 8) without += (without.empty() ? "" : ", ") + std::to_string(pid);
     }
     if (count > 0) {
       blind.push_back({std::to_string(count) + " process(es) use NCCL without the plugin: pid " +
@@ -496,7 +502,7 @@ class LiveSourceImpl final : public LiveSource {
   uint64_t next_tick_ns_ = 0;
   uint64_t next_scan_ns_ = 0;
   std::map<ProcessKey, std::unique_ptr<Tracked>> tracked_;
-  std::map<ProcessKey, Candidate> candidates_;
+  std::map<uint32_t, Candidate> candidates_;  // by pid: processes without a board
   std::map<ProcessKey, std::string> unusable_;
   std::vector<BlindSpot> blind_;
   bool first_ = true;

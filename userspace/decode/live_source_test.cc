@@ -30,6 +30,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 
 constexpr uint64_t kMs = 1'000'000;
@@ -738,6 +739,10 @@ TEST_F(LiveSourceTest, BlindSpotOfProcessesThatMayNotBeRead) {
       auto next = (*source)->Next();
       text = std::to_string((*source)->process_count()) + " processes";
       for (const BlindSpot& spot : (*next)->blind_spots) text += "; " + spot.what + "; " + spot.fix;
+      for (int i = 0; i < 50; ++i) {  // and stays so
+        now_ += 100 * kMs;
+        if ((*source)->Next()->value().blind_spots_changed) text += "; changed";
+      }
     }
     if (write(link[1], text.data(), text.size()) < 0) _exit(3);
     pause();

@@ -231,6 +231,62 @@ TEST(Timeline, EnqueueOnly) {
   EXPECT_THAT(timeline->note, HasSubstr("their end was not seen"));
 }
 
+TEST(Timeline, KernelWithoutStopHidesNothing) {
+  constexpr uint64_t kSecond = 1'000'000'000, kHalf = kSecond / 2;
+  Snapshot snapshot;
+  snapshot.host = "h";
+  snapshot.t_ns = 20 * kSecond;
+  snapshot.processes.resize(1);
+  for (uint64_t id = 1; id <= 4; ++id) {
+    OpSample op;
+    op.id = id;
+    op.func = MC_FUNC_ALLREDUCE;
+    op.kind = MC_OP_COLL;
+    op.ordinal = id - 1;
+    op.start_ns = id * kSecond;
+    op.stop_ns = op.start_ns + 1'000;
+    op.proxy_started = op.proxy_done = 2;
+    op.proxy_last_ns = op.start_ns + kHalf;
+    op.kernel_started = 2;
+    op.kernel_stopped = id == 1 ? 1 : 2;
+    op.kernel_start_seen_ns = op.start_ns + 1'000;
+    op.kernel_stop_seen_ns = op.start_ns + kHalf - 1'000;
+    snapshot.processes[0].ops.push_back(op);
+  }
+  const auto build = [&](uint64_t until_ns) {
+    ExportOptions options;
+    options.until_ns = until_ns;
+    Snapshots source({snapshot});
+    return *BuildTimeline(source, {}, options);
+  };
+  const Timeline timeline = build(UINT64_MAX);
+  CheckAll(timeline);
+  ASSERT_EQ(timeline.ranks.size(), 1u);
+  for (const TrackKind kind : {TrackKind::kOperations, TrackKind::kKernels}) {
+    const auto& tracks = timeline.ranks[0].tracks;
+    const auto track = std::find_if(tracks.begin(), tracks.end(),
+                                    [&](const TimelineTrack& t) { return t.kind == kind; });
+    ASSERT_NE(track, tracks.end());
+    ASSERT_EQ(track->slices.size(), 4u);
+    for (uint64_t id = 1; id <= 4; ++id) {
+      const TimelineSlice& slice = track->slices[id - 1];
+      EXPECT_GE(slice.begin_ns, id * kSecond);
+      EXPECT_LE(slice.end_ns, id * kSecond + kHalf);
+      EXPECT_GT(slice.end_ns - slice.begin_ns, kHalf - 3'000);
+      EXPECT_FALSE(slice.open);
+    }
+  }
+  // Soon after the transfers the stop may still come.
+  snapshot.t_ns = 2 * kSecond;
+  snapshot.processes[0].ops.resize(1);
+  const Timeline early = build(UINT64_MAX);
+  bool open = false;
+  for (const TimelineTrack& track : early.ranks.at(0).tracks) {
+    if (track.kind == TrackKind::kOperations) open = track.slices.at(0).open;
+  }
+  EXPECT_TRUE(open);
+}
+
 TEST(Timeline, OverlappingIncidentsGetLanes) {
   TimelineTrack track{TrackKind::kIncidents, "incidents", {}};
   for (const auto& [begin, end] :

@@ -17,7 +17,8 @@ namespace mycroft {
 namespace {
 
 constexpr uint64_t kSecond = 1'000'000'000;
-constexpr uint64_t kFlowRepeat = kSecond;  // see FlowSample
+constexpr uint64_t kFlowRepeat = kSecond;        // see FlowSample
+constexpr uint64_t kKernelStopNs = 2 * kSecond;  // no stop of a kernel later than that
 constexpr size_t kMaxLanes = 8;
 
 const char* WaitName(int wait) {
@@ -73,6 +74,18 @@ End EndOf(const OpSample& op) {
   if (op.proxy_started == 0 && op.kernel_started == 0) return end;
   end.seen = op.proxy_done == op.proxy_started && op.kernel_stopped == op.kernel_started;
   end.ns = std::max(op.proxy_last_ns, op.kernel_stop_seen_ns);
+  return end;
+}
+
+// A kernel event may never stop: some time after the transfers are done, they alone
+// say when the operation was over, as in the model.
+End EndAsOf(const OpSample& op, uint64_t now_ns) {
+  End end = EndOf(op);
+  const bool transfers_done =
+      op.stop_ns != 0 && op.proxy_started != 0 && op.proxy_done == op.proxy_started;
+  if (!end.seen && transfers_done && now_ns > end.ns && now_ns - end.ns > kKernelStopNs) {
+    end.seen = true;
+  }
   return end;
 }
 
@@ -422,7 +435,7 @@ void Builder::BuildComm(const Process& process, const CommSample& comm,
       kernel.end_ns = std::min(running ? item.end_ns : op.kernel_stop_seen_ns, window_end_);
       kernel.name = std::string(ToString(op.func)) + " kernel";
       kernel.category = "kernel";
-      kernel.open = running;
+      kernel.open = running && item.open;
       kernel.args = {{"operation", std::to_string(op.ordinal)},
                      {"channels", std::to_string(op.kernel_started)}};
       if (op.kernel_gpu_stop > op.kernel_gpu_start) {
@@ -540,7 +553,7 @@ TimelineRank Builder::BuildRank(const Process& process) {
         std::any_of(ops.begin(), ops.end(), [](const OpSample* op) { return EndOf(*op).ns != 0; });
     std::vector<PlacedOp> placed;
     for (const OpSample* op : ops) {
-      const End end = EndOf(*op);
+      const End end = EndAsOf(*op, window_end_);
       PlacedOp item;
       item.op = op;
       item.begin_ns = op->start_ns;

@@ -23,9 +23,14 @@ std::optional<uint64_t> ParseU64(const std::string& text, int base = 10) {
 }
 
 std::vector<std::string> Words(const std::string& text) {
+  // By hand: this runs for every process on the host, and a stream is slow to make.
   std::vector<std::string> words;
-  std::istringstream in(text);
-  for (std::string word; in >> word;) words.push_back(word);
+  const char* kSpace = " \t\n\v\f\r";
+  for (size_t at = text.find_first_not_of(kSpace); at != std::string::npos;) {
+    const size_t end = std::min(text.find_first_of(kSpace, at), text.size());
+    words.push_back(text.substr(at, end - at));
+    at = text.find_first_not_of(kSpace, end);
+  }
   return words;
 }
 
