@@ -48,8 +48,8 @@ uint64_t OpKey(const Op& op, bool with_size) {
 }
 
 const Op* Worker::HeadOp() const {
-  for (const auto& [id, op] : ops) {
-    if (!op.settled && !op.complete) return &op;
+  for (auto it = ops.lower_bound(open_from); it != ops.end(); ++it) {
+    if (!it->second.settled && !it->second.complete) return &it->second;
   }
   return nullptr;
 }
@@ -133,6 +133,9 @@ void JobModel::ApplyProcess(const Snapshot& snapshot, const ProcessSample& proce
         Member* gone = before->members[sample.index].get();
         if (gone != nullptr) {
           std::erase_if(before->ops, [&](auto& item) { return item.second.member == gone; });
+          before->settled_ops =
+              std::count_if(before->ops.begin(), before->ops.end(),
+                            [](const auto& item) { return item.second.settled; });
           std::erase_if(before->history, [&](Settled& s) { return s.member == gone; });
           auto place = gone->comm->members.find(gone->info.rank);
           if (place != gone->comm->members.end() && place->second == gone) {
@@ -207,7 +210,11 @@ void JobModel::ApplyProcess(const Snapshot& snapshot, const ProcessSample& proce
       member->last_coll_ordinal = std::max(member->last_coll_ordinal, sample.ordinal);
       member->has_coll = true;
     }
-    if (worker.ops.size() > kMaxOpsPerWorker) worker.ops.erase(worker.ops.begin());
+    worker.open_from = std::min(worker.open_from, sample.id);
+    if (worker.ops.size() > kMaxOpsPerWorker) {
+      if (worker.ops.begin()->second.settled) --worker.settled_ops;
+      worker.ops.erase(worker.ops.begin());
+    }
   }
   for (const FlowSample& sample : process.flows) {
     Member* member = member_of(sample.comm, sample.comm_generation);
@@ -225,12 +232,10 @@ void JobModel::ApplyProcess(const Snapshot& snapshot, const ProcessSample& proce
 
 // Moves operations, in order of enqueue, into the history as they complete.
 void JobModel::Settle(Worker& worker) {
-  size_t done = 0;
-  for (auto& [id, op] : worker.ops) {
-    if (op.settled) {
-      ++done;
-      continue;
-    }
+  for (auto it = worker.ops.lower_bound(worker.open_from); it != worker.ops.end(); ++it) {
+    auto& [id, op] = *it;
+    worker.open_from = id;
+    if (op.settled) continue;
     if (!op.complete && ProxiesDone(op.s) && now_ns_ - op.seen_ns > kNoEndNs) {
       op.complete = true;  // a kernel event without a stop
       op.end_ns = op.s.proxy_last_ns;
@@ -242,12 +247,13 @@ void JobModel::Settle(Worker& worker) {
       bool overtaken = false;
       if (silent) {
         for (auto next = worker.ops.upper_bound(id); next != worker.ops.end(); ++next) {
-          if (next->second.member == op.member && next->second.complete) overtaken = true;
+          overtaken = next->second.member == op.member && next->second.complete;
+          if (overtaken) break;
         }
       }
       if (!overtaken && !(silent && now_ns_ - op.seen_ns > kNoEndNs && op.s.stop_ns != 0)) break;
       op.settled = true;
-      ++done;
+      ++worker.settled_ops;
       continue;
     }
     Settled s;
@@ -300,11 +306,11 @@ void JobModel::Settle(Worker& worker) {
     ++worker.settled_count;
     if (worker.history.size() > kMaxHistory) worker.history.pop_front();
     op.settled = true;
-    ++done;
+    ++worker.settled_ops;
   }
-  while (done > kKeepDone && worker.ops.begin()->second.settled) {
+  while (worker.settled_ops > kKeepDone && worker.ops.begin()->second.settled) {
     worker.ops.erase(worker.ops.begin());
-    --done;
+    --worker.settled_ops;
   }
 }
 

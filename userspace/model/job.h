@@ -94,6 +94,8 @@ struct Worker {
   uint64_t exited_ns = 0;
   std::map<uint32_t, std::unique_ptr<Member>> members;  // by line of the board
   std::map<uint64_t, Op> ops;                           // by id: in flight and recent
+  uint64_t open_from = 0;                               // all with a smaller id are settled
+  size_t settled_ops = 0;                               // how many of ops are settled
   std::deque<Settled> history;                          // completed, oldest first
   uint64_t settled_count = 0;                           // ever, to index history
   uint64_t last_end_ns = 0;                             // end of the last settled operation

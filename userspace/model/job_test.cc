@@ -94,6 +94,28 @@ TEST_F(JobModelTest, OperationsSettleInOrderOfEnqueue) {
   EXPECT_EQ(WorkerAt(0).HeadOp()->s.id, 3u);
 }
 
+TEST_F(JobModelTest, OperationThatIsSampledLate) {
+  // Its line was being written at every try; operations after it are settled already.
+  HandMadeJob job(1);
+  for (int i = 0; i < 4; ++i) job.Finish(0, job.Enter(0));
+  Snapshot all = job.Take()[0];
+  Snapshot late = all;
+  all.processes[0].ops.erase(all.processes[0].ops.begin() + 1);
+  late.processes[0].comms.clear();
+  late.processes[0].ops = {late.processes[0].ops[1]};
+  late.processes[0].ops[0].proxy_done = 0;
+  model_.Apply(all);
+  EXPECT_THAT(HistoryIds(0), ElementsAre(1, 3, 4));
+  EXPECT_EQ(WorkerAt(0).HeadOp(), nullptr);
+  model_.Apply(late);
+  ASSERT_NE(WorkerAt(0).HeadOp(), nullptr);
+  EXPECT_EQ(WorkerAt(0).HeadOp()->s.id, 2u);
+  late.processes[0].ops[0].proxy_done = late.processes[0].ops[0].proxy_started;
+  model_.Apply(late);
+  EXPECT_THAT(HistoryIds(0), ElementsAre(1, 3, 4, 2));
+  EXPECT_EQ(WorkerAt(0).settled_ops, 4u);
+}
+
 TEST_F(JobModelTest, NothingInFlight) {
   HandMadeJob job(1);
   job.Apply(model_);
@@ -468,6 +490,11 @@ TEST_F(JobModelTest, MemoryIsBounded) {
     if (i % 10 == 0) stuck.Apply(model);
   }
   EXPECT_LE(model.workers()[0]->ops.size(), 2049u);
+  for (const Worker* worker : {&WorkerAt(0), model.workers()[0].get()}) {
+    size_t settled = 0;
+    for (const auto& [id, op] : worker->ops) settled += op.settled ? 1 : 0;
+    EXPECT_EQ(worker->settled_ops, settled);
+  }
 }
 
 TEST_F(JobModelTest, View) {
