@@ -12,6 +12,7 @@ namespace {
 constexpr size_t kMaxPeriod = 256;
 constexpr size_t kBaselineCycles = 64;
 constexpr size_t kMinBaseline = 6;
+constexpr size_t kRebaseCycles = 8;
 constexpr size_t kAnchorHistory = 64;  // operations without a period before an anchor is chosen
 constexpr double kMinLostNs = 150e6;
 constexpr double kMinNoise = 0.02;  // of the baseline: no job is quieter than that
@@ -190,6 +191,7 @@ void CycleDetector::Update(const Worker& worker) {
 }
 
 void CycleDetector::Rebase() {
+  since_rebase_ = 0;
   if (normal_.size() < kMinBaseline) return;
   std::vector<double> durations, deviations;
   for (const Cycle& c : normal_) durations.push_back(c.duration());
@@ -295,7 +297,9 @@ void CycleDetector::OnCycle(const Cycle& cycle) {
       normal_.push_back(cycle);
       if (normal_.size() > kBaselineCycles) normal_.pop_front();
       // While a shift is building up, the baseline must not follow it.
-      if (cusum_ < 4) Rebase();
+      // A full baseline hardly changes with one cycle more.
+      bool full = normal_.size() >= kBaselineCycles;
+      if (cusum_ < 4 && (!full || ++since_rebase_ >= kRebaseCycles)) Rebase();
     }
     return;
   }

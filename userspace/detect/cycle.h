@@ -89,6 +89,7 @@ class CycleDetector {
   size_t mismatches_ = 0;
   uint64_t next_look_ = 48;    // settled_count of the next LookAgain
   std::deque<Cycle> normal_;   // for the baseline
+  size_t since_rebase_ = 0;    // normal cycles since the baseline was computed
   std::deque<Cycle> recent_;   // the last few, slow or not
   std::deque<Cycle> slow_cycles_;
   double baseline_ns_ = 0, noise_ns_ = 0;
