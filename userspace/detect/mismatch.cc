@@ -33,11 +33,18 @@ std::vector<Mismatch> MismatchDetector::Update(const JobModel& model) {
     auto comm_it = model.comms().find(id);
     if (comm_it == model.comms().end()) continue;
     const Comm& comm = *comm_it->second;
-    for (auto& [ordinal, list] : calls.by_ordinal) {
+    for (auto it = calls.by_ordinal.lower_bound(calls.clean_below); it != calls.by_ordinal.end();
+         ++it) {
+      auto& [ordinal, list] = *it;
       if (calls.reported) break;
       bool differ = false;
       for (const Call& call : list) differ |= !call.Same(list[0]);
-      if (!differ) continue;
+      if (!differ) {
+        // All ranks have called it: never to be looked at again.
+        bool next = it == calls.by_ordinal.begin() || ordinal == calls.clean_below;
+        if (next && list.size() >= static_cast<size_t>(comm.nranks)) calls.clean_below = ordinal + 1;
+        continue;
+      }
       uint64_t newest = 0;
       for (const Call& call : list) newest = std::max(newest, call.start_ns);
       bool all = list.size() >= comm.members.size();

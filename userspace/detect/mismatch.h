@@ -46,6 +46,7 @@ class MismatchDetector {
   struct CommCalls {
     std::map<uint64_t, std::vector<Call>> by_ordinal;
     uint64_t agreed = 0;  // ordinals on which all seen ranks agreed
+    uint64_t clean_below = 0;  // all ranks called the same at every ordinal before
     bool reported = false;
   };
   std::map<uint64_t, CommCalls> comms_;
