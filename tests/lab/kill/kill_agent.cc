@@ -84,7 +84,15 @@ int Main(char** argv) {
   };
   expect(running, "the job ended while the agent was killed");
   std::system(("cat " + folder + "/job.log").c_str());
-  expect(std::system(("grep -q wrong " + folder + "/job.log").c_str()) != 0, "wrong sums");
+  expect(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the job did not end with success");
+  expect(std::system(("grep -q 'exact=yes result=ok' " + folder + "/job.log").c_str()) == 0,
+         "sums that are not exact");
+  int verdict = std::system((std::string(argv[1]) + " diagnose " + recording + " >" + folder +
+                             "/diagnose.log 2>&1")
+                                .c_str());
+  expect(WIFEXITED(verdict) && WEXITSTATUS(verdict) == 0,
+         "diagnose cannot read it, or finds a fault in a healthy job");
+  if (failures > 0) std::system(("cat " + folder + "/diagnose.log").c_str());
 
   auto reader = RecordingReader::Open(recording);
   if (!reader.ok()) {
