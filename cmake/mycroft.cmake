@@ -34,12 +34,13 @@ function(mycroft_library name)
   target_link_libraries(${name} PUBLIC mycroft_flags ${A_DEPS})
 endfunction()
 
-# mycroft_test(NAME SRCS a_test.cc DEPS x LABELS y): one ctest entry named NAME.
+# mycroft_test(NAME [ALONE] SRCS a_test.cc DEPS x LABELS y): one ctest entry named NAME.
+# ALONE: it watches live processes or counts time, so nothing else runs beside it.
 function(mycroft_test name)
   if(NOT MYCROFT_TESTS)
     return()
   endif()
-  cmake_parse_arguments(A "" "TIMEOUT" "SRCS;DEPS;LABELS;ARGS;ENV" ${ARGN})
+  cmake_parse_arguments(A "ALONE" "TIMEOUT" "SRCS;DEPS;LABELS;ARGS;ENV" ${ARGN})
   add_executable(${name} ${A_SRCS})
   target_link_libraries(${name} PRIVATE mycroft_flags ${A_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
   # A test's own code runs once: compiling it without optimisation is what saves time.
@@ -48,5 +49,6 @@ function(mycroft_test name)
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 300)
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}" ENVIRONMENT "${A_ENV}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}"
+    ENVIRONMENT "${A_ENV}" RUN_SERIAL ${A_ALONE})
 endfunction()
