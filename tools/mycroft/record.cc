@@ -88,6 +88,8 @@ int RunRecord(const Config& config, const Options& options) {
       RecordingWriter::Create(path, recording);
   if (!writer.ok()) return Fail(writer.status());
 
+  // From the first word on, a signal ends the recording in good order.
+  std::optional<InterruptOnSignal> interrupt(std::in_place, **source);
   LogInfo("recording to " + path + ", every " + ExactDuration(config.interval_ns) +
           (options.duration.empty() ? "; Ctrl-C ends it" : " for " + options.duration));
   if (endpoint) LogInfo("metrics on " + endpoint->url());
@@ -114,46 +116,44 @@ int RunRecord(const Config& config, const Options& options) {
     }
   };
 
-  {
-    const InterruptOnSignal interrupt(**source);
-    for (;;) {
-      absl::StatusOr<std::optional<Snapshot>> next = (*source)->Next();
-      if (!next.ok()) {
-        failure = next.status();
-        break;
-      }
-      if (!*next) break;
-      const Snapshot& snapshot = **next;
-      now_ns = snapshot.t_ns;
-      wall_ns = snapshot.wall_ns;
-      if (first_ns == 0) first_ns = now_ns;
-      store.Check((*writer)->Append(snapshot));
-      pipeline.Feed(snapshot);
-      report(false);
-      const bool seen = (*source)->process_count() > 0;
-      if (seen && !observed) {
-        LogInfo("watching " + std::to_string((*source)->process_count()) +
-                ((*source)->process_count() == 1 ? " process" : " processes"));
-      }
-      observed = observed || seen;
-      if (!observed && !waiting_said && now_ns - first_ns > 2 * kSecond) {
-        waiting_said = true;
-        LogInfo((*source)->saw_process_without_plugin()
-                    ? "processes use NCCL, but without the plugin; 'mycroft doctor' says what to "
-                      "set"
-                    : "no process with the plugin yet; start one with 'mycroft run -- COMMAND'");
-      }
-      if (metrics) {
-        metrics->Observe(snapshot);
-        if (now_ns >= metrics_ns + kSecond) {
-          metrics_ns = now_ns;
-          metrics->Update(pipeline.View(), pipeline.incidents(), pipeline.BlindSpots().size());
-          metrics->SetRecordingLost((*writer)->snapshots_lost());
-        }
-      }
-      if (now_ns - first_ns >= *duration) break;
+  for (;;) {
+    absl::StatusOr<std::optional<Snapshot>> next = (*source)->Next();
+    if (!next.ok()) {
+      failure = next.status();
+      break;
     }
+    if (!*next) break;
+    const Snapshot& snapshot = **next;
+    now_ns = snapshot.t_ns;
+    wall_ns = snapshot.wall_ns;
+    if (first_ns == 0) first_ns = now_ns;
+    store.Check((*writer)->Append(snapshot));
+    pipeline.Feed(snapshot);
+    report(false);
+    const bool seen = (*source)->process_count() > 0;
+    if (seen && !observed) {
+      LogInfo("watching " + std::to_string((*source)->process_count()) +
+              ((*source)->process_count() == 1 ? " process" : " processes"));
+    }
+    observed = observed || seen;
+    if (!observed && !waiting_said && now_ns - first_ns > 2 * kSecond) {
+      waiting_said = true;
+      LogInfo((*source)->saw_process_without_plugin()
+                  ? "processes use NCCL, but without the plugin; 'mycroft doctor' says what to "
+                    "set"
+                  : "no process with the plugin yet; start one with 'mycroft run -- COMMAND'");
+    }
+    if (metrics) {
+      metrics->Observe(snapshot);
+      if (now_ns >= metrics_ns + kSecond) {
+        metrics_ns = now_ns;
+        metrics->Update(pipeline.View(), pipeline.incidents(), pipeline.BlindSpots().size());
+        metrics->SetRecordingLost((*writer)->snapshots_lost());
+      }
+    }
+    if (now_ns - first_ns >= *duration) break;
   }
+  interrupt.reset();
   pipeline.Finish();
   report(true);
   const absl::Status flushed = (*writer)->Flush();
