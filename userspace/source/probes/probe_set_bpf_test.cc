@@ -57,6 +57,7 @@ TEST(ProbeSetBpfTest, NothingIsLoadedWhenNotAsked) {
 }
 
 TEST(ProbeSetBpfTest, WrongOptionsAreRefused) {
+  MYCROFT_REQUIRE_BPF();
   ProbeSet::Options options;
   options.ring_bytes = 5000;
   EXPECT_FALSE(ProbeSet::Create(options).ok());
