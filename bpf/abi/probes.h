@@ -64,7 +64,6 @@ enum mc_event_kind {
 	MC_EVENT_VERBS_QP_ERROR = 3,
 	MC_EVENT_VERBS_MR_FAILURE = 4,
 	MC_EVENT_VERBS_ASYNC = 5,
-	MC_EVENT_VERBS_COMPLETION = 6,
 	/* pcie.bpf.c: from 32 on; host.bpf.c: from 64 on */
 	MC_EVENT_PCIE_FIRST = 32,
 	MC_EVENT_HOST_FIRST = 64,
@@ -79,6 +78,151 @@ struct mc_event {
 	uint32_t tid;
 };
 
+/* ---- verbs.bpf.c ------------------------------------------------------------------ */
+
+/* Work requests by kind; enum ibv_wr_opcode of infiniband/verbs.h. */
+enum mc_qp_operation {
+	MC_QP_SEND = 0,	  /* IBV_WR_SEND*, with immediate or invalidation */
+	MC_QP_WRITE = 1,  /* IBV_WR_RDMA_WRITE* */
+	MC_QP_READ = 2,	  /* IBV_WR_RDMA_READ */
+	MC_QP_ATOMIC = 3, /* IBV_WR_ATOMIC_* */
+	MC_QP_OTHER = 4,
+	MC_QP_OPERATIONS = 5,
+};
+
+/* A context is a device that a process has open (its struct ibv_context *). */
+struct mc_verbs_key {
+	uint32_t pid;
+	uint32_t pad0;
+	uint64_t context;
+};
+struct mc_verbs_context {
+	char device[64]; /* ibv_device.name, NUL padded; empty: could not be read */
+	uint64_t first_ns;
+};
+
+/* Map mc_qps: one row per queue pair. Rows of destroyed ones are freed by the agent. */
+struct mc_qp_key {
+	uint32_t pid;
+	uint32_t number; /* unique on a device only */
+	uint64_t context;
+};
+
+struct mc_qp_row {
+	uint64_t created_ns; /* or first seen: see `flags` */
+	uint64_t state_ns;
+	uint64_t posts[MC_QP_OPERATIONS];
+	uint64_t bytes;	   /* of the gather lists of posts */
+	uint64_t receives; /* receive requests posted */
+	uint64_t post_failures;
+	uint64_t last_post_ns;
+	uint64_t last_receive_ns;
+	uint64_t completions; /* while armed */
+	uint64_t failed_completions;
+	uint64_t last_completion_ns;
+	uint64_t latency_count; /* completions whose post was seen */
+	uint64_t latency_sum_ns;
+	uint64_t latency_max_ns;
+	uint64_t first_bad_ns;
+	uint64_t truncated_posts; /* calls with more requests than are looked at */
+	uint32_t first_bad_status;
+	uint32_t first_bad_vendor;
+	uint32_t handle; /* the kernel's number of it */
+	uint32_t state;	 /* enum ibv_qp_state; MC_QP_STATE_UNKNOWN */
+	uint32_t flags;	 /* enum mc_qp_flag */
+	uint32_t known;	 /* attributes that were seen: enum ibv_qp_attr_mask */
+	uint32_t remote_number;
+	uint32_t path_mtu; /* enum ibv_mtu */
+	uint32_t post_tid;
+	int32_t last_errno; /* of the last refused post */
+	uint8_t port;
+	uint8_t gid_index;
+	uint8_t has_gid;
+	uint8_t timeout;
+	uint8_t retry_count;
+	uint8_t rnr_retry;
+	uint8_t min_rnr_timer;
+	uint8_t pad0;
+	uint8_t remote_gid[16]; /* network order */
+	char device[64];
+};
+#define MC_QP_STATE_UNKNOWN 7u
+enum mc_qp_flag {
+	MC_QP_SEEN_CREATED = 1, /* created_ns is its creation, not the first sight of it */
+	MC_QP_DESTROYED = 2,
+	MC_QP_COMPLETIONS_SEEN = 4,
+};
+
+/* Map mc_mrs: registrations of a process on a context. */
+struct mc_mr_row {
+	uint64_t registrations; /* that succeeded */
+	uint64_t dmabuf;
+	uint64_t relaxed_ordering;
+	uint64_t bytes;
+	uint64_t ns;
+	uint64_t failures;
+	uint64_t last_failure_bytes;
+	uint64_t last_failure_ns;
+	int32_t last_errno;
+	uint32_t last_failure_access; /* enum ibv_access_flags */
+	char device[64];
+};
+
+/* A context seen for the first time, or opened: where its fast functions are. */
+struct mc_event_verbs_context {
+	struct mc_event h;
+	uint64_t context;
+	uint64_t post_send; /* pointers in the process; 0: could not be read */
+	uint64_t post_recv;
+	uint64_t post_srq_recv;
+	uint64_t poll_cq;
+	char device[64];
+};
+
+/* The last row of a queue pair whose place is needed for another of its number. */
+struct mc_event_verbs_qp_gone {
+	struct mc_event h;
+	struct mc_qp_key key;
+	struct mc_qp_row row;
+};
+
+enum mc_qp_error_reason {
+	MC_QP_ERROR_MODIFIED = 1,	/* the process set it to ERR or SQE */
+	MC_QP_ERROR_MODIFY_FAILED = 2,	/* value: errno */
+	MC_QP_ERROR_ASYNC = 3,		/* value: enum ibv_event_type */
+	MC_QP_ERROR_COMPLETION = 4,	/* value: enum ibv_wc_status; armed only */
+};
+struct mc_event_verbs_qp_error {
+	struct mc_event h;
+	struct mc_qp_key key;
+	uint32_t reason; /* enum mc_qp_error_reason */
+	uint32_t value;
+	uint32_t vendor; /* vendor_err of a completion */
+	uint32_t state;	 /* asked for, with the first two reasons */
+	char device[64];
+};
+
+struct mc_event_verbs_mr_failure {
+	struct mc_event h;
+	uint64_t context;
+	uint64_t bytes;
+	uint32_t access;
+	int32_t error; /* errno */
+	uint32_t dmabuf; /* 1: it was device memory through dmabuf */
+	uint32_t pad0;
+	char device[64];
+};
+
+struct mc_event_verbs_async {
+	struct mc_event h;
+	uint64_t context;   /* 0: not known (the process was in the call already) */
+	uint32_t type;	    /* enum ibv_event_type */
+	uint32_t qp_number; /* events of queue pairs, else 0 */
+	uint32_t port;	    /* events of ports, else 0 */
+	uint32_t pad0;
+	char device[64]; /* empty: not known */
+};
+
 #ifdef __cplusplus
 #define MC_ASSERT_RECORD(type, size)                                  \
 	static_assert(sizeof(struct type) == (size), #type " size"); \
@@ -89,5 +233,15 @@ struct mc_event {
 MC_ASSERT_RECORD(mc_probe_counters, 32);
 MC_ASSERT_RECORD(mc_target, 16);
 MC_ASSERT_RECORD(mc_event, 24);
+MC_ASSERT_RECORD(mc_verbs_key, 16);
+MC_ASSERT_RECORD(mc_verbs_context, 72);
+MC_ASSERT_RECORD(mc_qp_key, 16);
+MC_ASSERT_RECORD(mc_qp_row, 288);
+MC_ASSERT_RECORD(mc_mr_row, 136);
+MC_ASSERT_RECORD(mc_event_verbs_context, 128);
+MC_ASSERT_RECORD(mc_event_verbs_qp_gone, 328);
+MC_ASSERT_RECORD(mc_event_verbs_qp_error, 120);
+MC_ASSERT_RECORD(mc_event_verbs_mr_failure, 120);
+MC_ASSERT_RECORD(mc_event_verbs_async, 112);
 
 #endif /* MYCROFT_BPF_ABI_PROBES_H_ */
