@@ -87,7 +87,12 @@ struct {
 } mc_posts SEC(".maps");
 
 /* Number of processes for which completions are armed; written by the agent. */
-uint32_t mc_completions_armed;
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, uint32_t);
+	__type(value, uint32_t);
+} mc_completions SEC(".maps");
 
 /*
  * Always 0, but the verifier does not know. Sums of a loop begin with it: with a known
@@ -366,6 +371,7 @@ int BPF_KPROBE(verbs_post_send, uint64_t qp_address, uint64_t wr)
 	struct mc_ids ids = mc_current_ids();
 	struct mc_qp_row *row;
 	struct walk w = {.wr = wr};
+	uint32_t first = 0, *armed;
 	struct qp qp;
 
 	mc_hit(MC_PROBE_VERBS_POST_SEND);
@@ -374,7 +380,8 @@ int BPF_KPROBE(verbs_post_send, uint64_t qp_address, uint64_t wr)
 	row = row_of(MC_PROBE_VERBS_POST_SEND, &qp);
 	if (!row)
 		return 0;
-	if (mc_completions_armed && mc_armed(MC_PROBE_VERBS_COMPLETIONS, ids.pid)) {
+	armed = bpf_map_lookup_elem(&mc_completions, &first);
+	if (armed && *armed && mc_armed(MC_PROBE_VERBS_COMPLETIONS, ids.pid)) {
 		w.armed = 1;
 		w.post.context = qp.key.context;
 		w.post.pid = ids.pid;

@@ -142,6 +142,33 @@ absl::StatusOr<ElfImage> ElfImage::FromBytes(std::vector<char> bytes) {
     }
   }
 
+  // Names of versions by number, and the number of each symbol.
+  std::vector<std::string> version_names;
+  Elf_Data* version_of = nullptr;
+  for (const auto& [s, section] : sections) {
+    if (s.sh_type == SHT_GNU_versym) version_of = elf_getdata(section, nullptr);
+    if (s.sh_type != SHT_GNU_verdef) continue;
+    Elf_Data* data = elf_getdata(section, nullptr);
+    if (data == nullptr || data->d_size > INT32_MAX) continue;
+    uint64_t at = 0;
+    for (size_t i = 0; i < kMaxSections && at < data->d_size; ++i) {
+      GElf_Verdef definition;
+      GElf_Verdaux name;
+      if (gelf_getverdef(data, static_cast<int>(at), &definition) == nullptr) break;
+      const uint64_t aux = at + definition.vd_aux;
+      if (aux >= data->d_size || gelf_getverdaux(data, static_cast<int>(aux), &name) == nullptr)
+        break;
+      const char* text = elf_strptr(elf.get(), s.sh_link, name.vda_name);
+      const size_t index = definition.vd_ndx & 0x7fff;
+      if (text != nullptr && index < kMaxSections) {
+        if (version_names.size() <= index) version_names.resize(index + 1);
+        version_names[index] = text;
+      }
+      if (definition.vd_next == 0) break;
+      at += definition.vd_next;
+    }
+  }
+
   for (const auto& [s, section] : sections) {
     if (s.sh_type != SHT_DYNSYM || !image.symbols_.empty()) continue;
     Elf_Data* data = elf_getdata(section, nullptr);
@@ -152,8 +179,16 @@ absl::StatusOr<ElfImage> ElfImage::FromBytes(std::vector<char> bytes) {
       if (gelf_getsym(data, static_cast<int>(i), &symbol) == nullptr) return Malformed(".dynsym");
       const char* name = elf_strptr(elf.get(), s.sh_link, symbol.st_name);
       const int type = GELF_ST_TYPE(symbol.st_info);
+      GElf_Versym number = 0;
+      std::string version;
+      if (version_of != nullptr &&
+          gelf_getversym(version_of, static_cast<int>(i), &number) != nullptr &&
+          static_cast<size_t>(number & 0x7fff) < version_names.size()) {
+        version = version_names[number & 0x7fff];
+      }
       image.symbols_.push_back({name == nullptr ? "" : name, symbol.st_value, symbol.st_size,
-                                type == STT_FUNC, symbol.st_shndx != SHN_UNDEF});
+                                type == STT_FUNC, symbol.st_shndx != SHN_UNDEF,
+                                std::move(version)});
     }
   }
   for (const auto& [s, section] : sections) {
@@ -230,7 +265,7 @@ std::vector<ElfFunction> ElfImage::Exports(const std::string& name) const {
     const bool known = std::any_of(functions.begin(), functions.end(), [&](const ElfFunction& f) {
       return f.address == symbol.address;
     });
-    if (!known) functions.push_back({symbol.address, *offset, symbol.bytes});
+    if (!known) functions.push_back({symbol.address, *offset, symbol.bytes, symbol.version});
   }
   return functions;
 }

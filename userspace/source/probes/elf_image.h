@@ -25,6 +25,7 @@ struct ElfFunction {
   uint64_t address = 0;
   uint64_t offset = 0;  // in the file
   uint64_t bytes = 0;   // 0: unknown
+  std::string version;  // "IBVERBS_1.1"; empty: none
 };
 
 // A pointer that the loader fills in.
@@ -76,6 +77,7 @@ class ElfImage {
     std::string name;
     uint64_t address, bytes;
     bool function, defined;
+    std::string version;
   };
   ElfImage() = default;
 

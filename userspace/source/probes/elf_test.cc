@@ -103,6 +103,22 @@ TEST(ElfImageTest, BothVersionsOfAFunction) {
   std::vector<uint64_t> offsets;
   for (const ElfFunction& f : image->Exports("ibv_open_device")) offsets.push_back(f.offset);
   EXPECT_THAT(offsets, testing::UnorderedElementsAre(0x11b60, 0x10c90));
+  EXPECT_EQ(image->Exports("ibv_open_device")[0].version, "IBVERBS_1.1");
+  EXPECT_EQ(image->Exports("ibv_open_device")[1].version, "IBVERBS_1.0");
+  EXPECT_EQ(image->Exports("ibv_cmd_reg_mr")[0].version, "IBVERBS_PRIVATE_34");
+  // All that the verbs probes attach to have a cheap place.
+  for (const char* name : {"ibv_cmd_create_qp", "ibv_cmd_create_qp_ex", "ibv_cmd_create_qp_ex2",
+                           "ibv_cmd_destroy_qp", "ibv_modify_qp", "ibv_cmd_reg_mr",
+                           "ibv_cmd_reg_dmabuf_mr", "ibv_get_async_event",
+                           "ibv_ack_async_event"}) {
+    const uint64_t address = image->Exports(name)[0].address;
+    EXPECT_TRUE(FindProbePoint(*image, address, false).cheap)
+        << name << ": " << FindProbePoint(*image, address, false).why;
+    if (std::string(name) != "ibv_ack_async_event") {
+      EXPECT_TRUE(FindProbePoint(*image, address, true).cheap)
+          << name << ": " << FindProbePoint(*image, address, true).why;
+    }
+  }
   EXPECT_TRUE(image->Exports("ibv_open_devic").empty());
   EXPECT_EQ(image->Exports("ibv_cmd_reg_mr").size(), 1u);
   // Its version 1.1 is `xor esi,esi; jmp`: the return probe moves to the jmp.
@@ -178,6 +194,9 @@ TEST(ProbePointTest, MovesPastInstructionsThatLeaveTheArguments) {
   ProbePoint p = FindProbePoint(Code({0xf3, 0x0f, 0x1e, 0xfa, 0x55}), 0x1000, false);
   EXPECT_TRUE(p.cheap) << p.why;
   EXPECT_EQ(p.address, 0x1004u);
+  // test rdi,rdi; je +1; push rbx: the kernel decides a conditional jump itself.
+  EXPECT_EQ(FindProbePoint(Code({0x48, 0x85, 0xff, 0x74, 0x01, 0x53}), 0x1000, false).address,
+            0x1003u);
   // mov rax,[rdi]; sub rsp,8; push rbx: an entry probe may, a return probe may not.
   const auto code = Code({0x48, 0x8b, 0x07, 0x48, 0x83, 0xec, 0x08, 0x53});
   p = FindProbePoint(code, 0x1000, false);
@@ -196,8 +215,9 @@ TEST(ProbePointTest, StaysWhereAnArgumentWouldBeLost) {
   EXPECT_FALSE(FindProbePoint(Code({0x31, 0xd2, 0x53}), 0x1000, false).cheap);
   // mov rax,[rdi]; jmp [rax+8]: a jump through memory is not emulated.
   EXPECT_FALSE(FindProbePoint(Code({0x48, 0x8b, 0x07, 0xff, 0x60, 0x08}), 0x1000, false).cheap);
-  // test rdi,rdi; je +1; push rbx
-  EXPECT_FALSE(FindProbePoint(Code({0x48, 0x85, 0xff, 0x74, 0x01, 0x53}), 0x1000, false).cheap);
+  // call; push rbx
+  EXPECT_FALSE(
+      FindProbePoint(Code({0x48, 0x8b, 0x07, 0xe8, 0, 0, 0, 0, 0x53}), 0x1000, false).cheap);
 }
 
 TEST(ProbePointTest, StaysWhereALoopLeadsBack) {

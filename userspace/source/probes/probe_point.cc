@@ -38,9 +38,11 @@ bool Emulated(const ZydisDecodedInstruction& i) {
   if (i.opcode_map == ZYDIS_OPCODE_MAP_DEFAULT) {
     if (i.opcode >= 0x50 && i.opcode <= 0x57) return !HasPrefix(i);
     if ((i.attributes & ZYDIS_ATTRIB_HAS_REX) != 0 || i.raw.prefix_count != 0) return false;
-    return i.opcode == 0x90 || i.opcode == 0xeb || i.opcode == 0xe9;
+    return i.opcode == 0x90 || i.opcode == 0xeb || i.opcode == 0xe9 ||
+           (i.opcode >= 0x70 && i.opcode <= 0x7f);
   }
-  return false;
+  return i.opcode_map == ZYDIS_OPCODE_MAP_0F && i.opcode >= 0x80 && i.opcode <= 0x8f &&
+         i.raw.prefix_count == 0;
 }
 
 bool IsArgument(ZydisRegister r) {
@@ -108,16 +110,16 @@ ProbePoint FindProbePoint(std::span<const uint8_t> code, uint64_t address, bool 
     return point;
   }
   size_t at = 0;
-  std::string stop = "no push, nop or jmp near its beginning";
+  std::string stop = "no push, nop or jump near its beginning";
   bool found = false;
   while (true) {
     if (Branches(d.instruction)) {
-      stop = absl::StrCat(ZydisMnemonicGetString(d.instruction.mnemonic), " comes before a push, nop or jmp");
+      stop = absl::StrCat(ZydisMnemonicGetString(d.instruction.mnemonic), " comes before a push, nop or jump");
       break;
     }
     if (Spoils(d, on_return)) {
-      stop = on_return ? "the stack pointer moves before a push, nop or jmp"
-                       : "an argument is overwritten before a push, nop or jmp";
+      stop = on_return ? "the stack pointer moves before a push, nop or jump"
+                       : "an argument is overwritten before a push, nop or jump";
       break;
     }
     at += d.instruction.length;
