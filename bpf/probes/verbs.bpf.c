@@ -13,7 +13,7 @@
  * is counted as a failed read, not taken for zero.
  */
 #include "bpf/lib/emit.h"
-#include "bpf/lib/verbs_abi.h"
+#include "bpf/abi/verbs_abi.h"
 #include <bpf/bpf_tracing.h>
 
 /* Requests and gather entries looked at in one call of post_send; more are counted. */

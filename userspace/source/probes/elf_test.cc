@@ -213,6 +213,7 @@ TEST(ProbePointTest, StaysWhereAnArgumentWouldBeLost) {
   EXPECT_THAT(FindProbePoint(Code({0x48, 0x89, 0xf7, 0x53}), 0x1000, false).why,
               testing::HasSubstr("argument"));
   EXPECT_FALSE(FindProbePoint(Code({0x31, 0xd2, 0x53}), 0x1000, false).cheap);
+  EXPECT_TRUE(FindProbePoint(Code({0x31, 0xd2, 0x53}), 0x1000, false, 2).cheap);
   // mov rax,[rdi]; jmp [rax+8]: a jump through memory is not emulated.
   EXPECT_FALSE(FindProbePoint(Code({0x48, 0x8b, 0x07, 0xff, 0x60, 0x08}), 0x1000, false).cheap);
   // call; push rbx

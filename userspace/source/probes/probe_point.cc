@@ -4,7 +4,7 @@
 #include <Zydis/Zydis.h>
 
 #include <algorithm>
-#include <vector>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 
@@ -45,29 +45,24 @@ bool Emulated(const ZydisDecodedInstruction& i) {
          i.raw.prefix_count == 0;
 }
 
-bool IsArgument(ZydisRegister r) {
-  switch (ZydisRegisterGetLargestEnclosing(ZYDIS_MACHINE_MODE_LONG_64, r)) {
-    case ZYDIS_REGISTER_RDI:
-    case ZYDIS_REGISTER_RSI:
-    case ZYDIS_REGISTER_RDX:
-    case ZYDIS_REGISTER_RCX:
-    case ZYDIS_REGISTER_R8:
-    case ZYDIS_REGISTER_R9:
-      return true;
-    default:
-      return false;
-  }
+// Integer arguments in their order (System V ABI, 3.2.3).
+bool IsArgument(ZydisRegister r, int arguments) {
+  constexpr ZydisRegister kOrder[] = {ZYDIS_REGISTER_RDI, ZYDIS_REGISTER_RSI, ZYDIS_REGISTER_RDX,
+                                      ZYDIS_REGISTER_RCX, ZYDIS_REGISTER_R8,  ZYDIS_REGISTER_R9};
+  const ZydisRegister whole = ZydisRegisterGetLargestEnclosing(ZYDIS_MACHINE_MODE_LONG_64, r);
+  const auto* end = std::begin(kOrder) + std::clamp(arguments, 0, 6);
+  return std::find(std::begin(kOrder), end, whole) != end;
 }
 
 // True when what follows it sees other arguments (or, on_return, another stack).
-bool Spoils(const Decoded& d, bool on_return) {
+bool Spoils(const Decoded& d, bool on_return, int arguments) {
   for (int i = 0; i < d.instruction.operand_count; ++i) {
     const ZydisDecodedOperand& o = d.operands[i];
     if (o.type != ZYDIS_OPERAND_TYPE_REGISTER ||
         (o.actions & ZYDIS_OPERAND_ACTION_MASK_WRITE) == 0) {
       continue;
     }
-    if (!on_return && IsArgument(o.reg.value)) return true;
+    if (!on_return && IsArgument(o.reg.value, arguments)) return true;
     if (on_return && ZydisRegisterGetLargestEnclosing(ZYDIS_MACHINE_MODE_LONG_64, o.reg.value) ==
                          ZYDIS_REGISTER_RSP) {
       return true;
@@ -93,7 +88,8 @@ bool Branches(const ZydisDecodedInstruction& i) {
 
 }  // namespace
 
-ProbePoint FindProbePoint(std::span<const uint8_t> code, uint64_t address, bool on_return) {
+ProbePoint FindProbePoint(std::span<const uint8_t> code, uint64_t address, bool on_return,
+                          int arguments) {
   if (code.size() > kMaxCode) code = code.first(kMaxCode);
   ZydisDecoder decoder;
   ZydisDecoderInit(&decoder, ZYDIS_MACHINE_MODE_LONG_64, ZYDIS_STACK_WIDTH_64);
@@ -117,7 +113,7 @@ ProbePoint FindProbePoint(std::span<const uint8_t> code, uint64_t address, bool 
       stop = absl::StrCat(ZydisMnemonicGetString(d.instruction.mnemonic), " comes before a push, nop or jump");
       break;
     }
-    if (Spoils(d, on_return)) {
+    if (Spoils(d, on_return, arguments)) {
       stop = on_return ? "the stack pointer moves before a push, nop or jump"
                        : "an argument is overwritten before a push, nop or jump";
       break;
@@ -155,14 +151,15 @@ ProbePoint FindProbePoint(std::span<const uint8_t> code, uint64_t address, bool 
   return point;
 }
 
-ProbePoint FindProbePoint(const ElfImage& image, uint64_t address, bool on_return) {
+ProbePoint FindProbePoint(const ElfImage& image, uint64_t address, bool on_return,
+                          int arguments) {
   std::span<const uint8_t> code = image.Code(address, kMaxCode);
   if (const std::optional<uint64_t> next = image.NextFunction(address);
       next && *next - address < code.size()) {
     code = code.first(*next - address);
   }
   if (code.empty()) return {.address = address, .why = "there is no code"};
-  return FindProbePoint(code, address, on_return);
+  return FindProbePoint(code, address, on_return, arguments);
 }
 
 }  // namespace mycroft

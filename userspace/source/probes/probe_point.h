@@ -7,8 +7,8 @@
 // other it steps the processor through a copy, with a second trap: 10 us against 0.5 us
 // where measured. A function that begins with such another instruction is probed a few
 // instructions later, as long as
-//   - no argument register was changed, nor (for a return probe) the stack pointer: its
-//     return address must be on top,
+//   - none of the arguments that the program reads was changed, nor (for a return probe)
+//     the stack pointer: its return address must be on top,
 //   - no jump in the function leads to a place after the entry up to and including the
 //     probed instruction: it must be passed exactly once per call.
 // Decoded with Zydis. Pure functions, thread-safe.
@@ -31,11 +31,14 @@ struct ProbePoint {
 };
 
 // `code` begins at the function's entry and ends at its end, or earlier (then fewer
-// places are tried). `address` is the entry's. `on_return`: for a return probe.
-ProbePoint FindProbePoint(std::span<const uint8_t> code, uint64_t address, bool on_return);
+// places are tried). `address` is the entry's. `arguments`: how many of the first six the
+// program reads. `on_return`: for a return probe, which reads none.
+ProbePoint FindProbePoint(std::span<const uint8_t> code, uint64_t address, bool on_return,
+                          int arguments = 6);
 
 // The same for a function of an image; its end from the image's table of functions.
-ProbePoint FindProbePoint(const ElfImage& image, uint64_t address, bool on_return);
+ProbePoint FindProbePoint(const ElfImage& image, uint64_t address, bool on_return,
+                          int arguments = 6);
 
 }  // namespace mycroft
 

@@ -121,7 +121,10 @@ class ProbeSet {
   // is gone), permission denied, failed precondition (program not loaded), internal.
   absl::StatusOr<uint64_t> AttachUprobe(const std::string& object, const std::string& program,
                                         const UprobeTarget& target);
+  // It is off soon after: detaching takes 0.1 s in the kernel, and is done in the background
+  // at the next Tick(), FlushDetached() or AttachUprobe() (which waits for it).
   void DetachUprobe(uint64_t number);
+  void FlushDetached(bool wait);
   size_t uprobe_count() const;
 
   // What the row of a uprobe or poll probe says; kept until the next call.

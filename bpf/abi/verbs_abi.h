@@ -4,8 +4,8 @@
  * of its binary interface, unchanged since IBVERBS_1.1 of 2007. Compared with the
  * installed header by verbs_abi_test.
  */
-#ifndef MYCROFT_BPF_LIB_VERBS_ABI_H_
-#define MYCROFT_BPF_LIB_VERBS_ABI_H_
+#ifndef MYCROFT_BPF_ABI_VERBS_ABI_H_
+#define MYCROFT_BPF_ABI_VERBS_ABI_H_
 
 /* struct ibv_context: device, then ops (32 pointers). */
 #define MC_IBV_CONTEXT_DEVICE 0
@@ -108,4 +108,4 @@ enum {
 	MC_IBV_EVENT_WQ_FATAL = 19,
 };
 
-#endif /* MYCROFT_BPF_LIB_VERBS_ABI_H_ */
+#endif /* MYCROFT_BPF_ABI_VERBS_ABI_H_ */
