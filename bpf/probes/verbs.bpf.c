@@ -391,7 +391,9 @@ int BPF_KPROBE(verbs_post_send, uint64_t qp_address, uint64_t wr)
 #pragma unroll
 	for (int kind = 0; kind < MC_QP_OPERATIONS; kind++)
 		w.counts[kind] = w.bytes;
-	bpf_loop(MAX_WALK, walk_step, &w, 0);
+	/* Nearly all calls post one request with one entry: no loop for them. */
+	if (!walk_step(0, &w))
+		bpf_loop(MAX_WALK, walk_step, &w, 0);
 	if (w.fault)
 		mc_count_failed_read(MC_PROBE_VERBS_POST_SEND);
 	else if (w.sges || w.wr)

@@ -432,16 +432,16 @@ struct VerbsProbes::Impl {
           if (attachment.probe != probe) continue;
           any = true;
           labels.insert(attachment.label);
+          const auto library = process.libraries.find(std::get<0>(key));
+          if (library != process.libraries.end() && library->second.replaced) {
+            problems.insert(absl::StrCat(library->second.name,
+                                         " was replaced on disk after process ", pid,
+                                         " loaded it; attached to the old file"));
+          }
         }
         count += any ? 1 : 0;
         if (const auto it = process.problems.find(probe); it != process.problems.end())
           problems.insert(it->second.begin(), it->second.end());
-        for (const auto& [key, library] : process.libraries) {
-          if (any && library.replaced) {
-            problems.insert(absl::StrCat(library.name, " was replaced on disk after process ", pid,
-                                         " loaded it; attached to the old file"));
-          }
-        }
       }
       std::string attached;
       if (!labels.empty()) {
