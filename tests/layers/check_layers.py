@@ -139,7 +139,7 @@ def check(root):
         with open(readme, encoding="utf-8") as f:
             text = f.read()
         for name in names:
-            stem = re.sub(r"(_test)?\.(h|cc|c|bpf\.c)$", "", name)
+            stem = re.sub(r"((_bpf)?_test)?(\.bpf)?\.(h|cc|c)$", "", name)
             if stem not in text:
                 problems.append("%s/README.md: does not name %s" % (folder, name))
     return problems

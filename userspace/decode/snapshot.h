@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "bpf/abi/board.h"
+#include "userspace/decode/hardware.h"
 
 namespace mycroft {
 
@@ -172,6 +173,7 @@ struct ProcessSample {
   std::array<uint64_t, MC_LOSS_COUNT> lost{};  // cumulative
   uint64_t torn_reads = 0;                     // lines given up on, cumulative
   std::optional<HostSample> host;              // when sampled this tick
+  std::optional<ProcessHardware> hardware;     // when sampled this tick
   std::vector<CommSample> comms;
   std::vector<OpSample> ops;
   std::vector<FlowSample> flows;
@@ -193,6 +195,7 @@ struct Snapshot {
   uint64_t wall_ns = 0;   // CLOCK_REALTIME at the tick
   uint64_t interval_ns = 0;  // sampling interval in force
   std::vector<ProcessSample> processes;  // only those with something to say
+  std::optional<HardwareSample> hardware;  // when sampled this tick
   std::vector<BlindSpot> blind_spots;    // all in force; only when they changed
   bool blind_spots_changed = false;
   friend bool operator==(const Snapshot&, const Snapshot&) = default;

@@ -24,8 +24,8 @@ namespace mycroft::store_internal {
 
 static_assert(sizeof(OpSample) == 328 && sizeof(FlowSample) == 200 && sizeof(CommSample) == 120,
               "a field was added: code it below, then adjust the size");
-static_assert(sizeof(ProcessSample) == 360 && sizeof(HostSample) == 56 &&
-                  sizeof(ThreadSample) == 64 && sizeof(Snapshot) == 144 && sizeof(BlindSpot) == 96,
+static_assert(sizeof(ProcessSample) == 576 && sizeof(HostSample) == 56 &&
+                  sizeof(ThreadSample) == 64 && sizeof(Snapshot) == 304 && sizeof(BlindSpot) == 96,
               "a field was added: code it below, then adjust the size");
 
 // A context is one statistical model. Fields that behave differently in some
