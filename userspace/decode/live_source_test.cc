@@ -104,6 +104,7 @@ class LiveSourceTest : public ::testing::Test {
  protected:
   LiveOptions Options(uint32_t pid = static_cast<uint32_t>(getpid())) {
     LiveOptions options;
+    options.hardware = false;
     options.pids = {pid};
     options.host_samples = false;
     options.now_ns = [this] { return now_; };
