@@ -24,7 +24,7 @@ constexpr size_t kMaxRows = 4096;
 }  // namespace
 
 struct HardwareSource::Worker {
-  explicit Worker(const HardwareOptions& options) : poller(options.proc_root, options.sys_root) {}
+  explicit Worker(const HardwareOptions& options) : poll(options.poll) {}
 
   void Run() {
     std::unique_lock<std::mutex> lock(mutex);
@@ -36,7 +36,7 @@ struct HardwareSource::Worker {
       const uint64_t now = now_ns;
       const std::vector<ProcessKey> of = processes;
       lock.unlock();
-      PolledHardware fresh = poller.Poll(now, of);
+      PolledHardware fresh = poll(now, of);
       lock.lock();
       busy = false;
       result = std::move(fresh);
@@ -45,7 +45,7 @@ struct HardwareSource::Worker {
     changed.notify_all();
   }
 
-  HardwarePoller poller;  // used by the thread only
+  std::function<PolledHardware(uint64_t, const std::vector<ProcessKey>&)> poll;
   std::mutex mutex;
   std::condition_variable changed;
   // All below: guarded by mutex.
@@ -56,7 +56,13 @@ struct HardwareSource::Worker {
 };
 
 HardwareSource::HardwareSource(const HardwareOptions& options)
-    : options_(options), poller_(options.proc_root, options.sys_root) {
+    : options_(options) {
+  if (!options_.poll) {
+    auto poller = std::make_shared<HardwarePoller>(options_.proc_root, options_.sys_root);
+    options_.poll = [poller](uint64_t now_ns, const std::vector<ProcessKey>& processes) {
+      return poller->Poll(now_ns, processes);
+    };
+  }
   if (options_.inline_poll) return;
   worker_ = std::make_shared<Worker>(options_);
   thread_ = std::thread([worker = worker_] { worker->Run(); });
@@ -93,7 +99,7 @@ HardwareReading HardwareSource::Sample(uint64_t now_ns, std::vector<WatchedProce
   for (const WatchedProcess& process : processes) keys.push_back(process.key);
   if (due) next_ns_ = now_ns + options_.interval_ns;
   if (options_.inline_poll) {
-    if (due) take(poller_.Poll(now_ns, keys));
+    if (due) take(options_.poll(now_ns, keys));
   } else {
     const std::lock_guard<std::mutex> lock(worker_->mutex);
     if (worker_->result) {

@@ -16,6 +16,7 @@
 #define MYCROFT_USERSPACE_DECODE_HARDWARE_SOURCE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -36,6 +37,8 @@ struct HardwareOptions {
   uint64_t interval_ns = 1'000'000'000;
   bool inline_poll = false;
   KernelProbes* probes = nullptr;  // not owned, must outlive the source; may be null
+  // In place of a HardwarePoller of these roots (tests).
+  std::function<PolledHardware(uint64_t now_ns, const std::vector<ProcessKey>&)> poll;
 };
 
 // What goes into a snapshot: only what has changed since the last one.
@@ -78,7 +81,6 @@ class HardwareSource {
                      HardwareReading* out);
 
   HardwareOptions options_;
-  HardwarePoller poller_;           // inline only
   std::shared_ptr<Worker> worker_;  // shared with its thread, which may outlive this
   std::thread thread_;
   uint64_t next_ns_ = 0;
