@@ -155,7 +155,9 @@ struct ProcessHardware {
   // of its memory cgroup: time stalled for memory, allocations that met a limit.
   uint64_t direct_reclaim_ns = 0, direct_reclaims = 0;
   uint64_t tcp_retransmits = 0;                         // cumulative, of its connections
-  std::vector<QpSample> qps;              // only those that changed
+  // Only those that changed: while one moves every 3 s (deep mode: 1 s), and when it is
+  // new, stands still, or anything but its counters of posts has changed.
+  std::vector<QpSample> qps;
   std::vector<MrSample> mrs;
   std::vector<ThreadDelaySample> delays;
   friend bool operator==(const ProcessHardware&, const ProcessHardware&) = default;

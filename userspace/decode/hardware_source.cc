@@ -17,6 +17,7 @@ constexpr uint64_t kHangNs = 5 * kSecond;
 constexpr uint64_t kProbeRepeatNs = 60 * kSecond;
 // An event that the kernel told is not told again by the poll that sees its effect.
 constexpr uint64_t kSameEventNs = 5 * kSecond;
+constexpr uint64_t kMovingQpNs = 3 * kSecond;
 constexpr size_t kMaxEvents = 1024;
 constexpr size_t kMaxQps = 16384;  // of a process
 constexpr size_t kMaxRows = 4096;
@@ -140,7 +141,7 @@ HardwareReading HardwareSource::Sample(uint64_t now_ns, std::vector<WatchedProce
   TakePorts(&host);
   TakeProbes(now_ns, kernel, &host);
   TakeEvents(now_ns, kernel, &host);
-  TakeProcesses(processes, kernel, &out);
+  TakeProcesses(now_ns, processes, kernel, &out);
   if (polled_.iommu && polled_.iommu != iommu_) host.iommu = iommu_ = polled_.iommu;
   // Memory that was registered through dmabuf proves that this way is open.
   std::optional<bool> peer = polled_.peer_memory_module;
@@ -241,7 +242,43 @@ void HardwareSource::TakeEvents(uint64_t now_ns, KernelReadings& kernel, Hardwar
       [](const HardwareEvent& a, const HardwareEvent& b) { return a.t_ns < b.t_ns; });
 }
 
-void HardwareSource::TakeProcesses(const std::vector<WatchedProcess>& watched,
+void HardwareSource::TakeQps(uint64_t now_ns, Process& process, std::vector<QpSample>& rows,
+                             std::vector<QpSample>* out) {
+  for (auto& [key, qp] : process.qps) qp.moved = false;
+  for (QpSample& row : rows) {
+    const QpKey key{{row.device, row.number}, row.created_ns};
+    if (process.qps.size() >= kMaxQps && process.qps.count(key) == 0) continue;
+    Process::Qp& qp = process.qps[key];
+    qp.moved = qp.latest != row;
+    qp.latest = std::move(row);
+  }
+  for (auto it = process.qps.begin(); it != process.qps.end();) {
+    Process::Qp& qp = it->second;
+    if (qp.emitted_ns != 0 && qp.latest == qp.emitted) {
+      ++it;
+      continue;
+    }
+    // As with flows of the board: what moves is told now and then, what stands still
+    // and what is not a counter at once. Deep mode: all.
+    QpSample rest = qp.latest;
+    rest.posts = qp.emitted.posts;
+    rest.bytes = qp.emitted.bytes;
+    rest.receives = qp.emitted.receives;
+    rest.last_post_ns = qp.emitted.last_post_ns;
+    rest.last_receive_ns = qp.emitted.last_receive_ns;
+    rest.post_tid = qp.emitted.post_tid;
+    const bool now = qp.emitted_ns == 0 || rest != qp.emitted || qp.latest.completions_seen ||
+                     !qp.moved || now_ns >= qp.emitted_ns + kMovingQpNs;
+    if (now) {
+      qp.emitted = qp.latest;
+      qp.emitted_ns = now_ns;
+      out->push_back(qp.latest);
+    }
+    it = qp.latest.destroyed ? process.qps.erase(it) : std::next(it);
+  }
+}
+
+void HardwareSource::TakeProcesses(uint64_t now_ns, const std::vector<WatchedProcess>& watched,
                                    KernelReadings& kernel, HardwareReading* out) {
   std::set<ProcessKey> there;
   for (const WatchedProcess& of : watched) {
@@ -271,15 +308,7 @@ void HardwareSource::TakeProcesses(const std::vector<WatchedProcess>& watched,
     const bool changed = !process.last || *process.last != now;
     process.last = now;
 
-    for (QpSample& qp : rows.qps) {
-      const QpKey key{{qp.device, qp.number}, qp.created_ns};
-      if (process.qps.size() >= kMaxQps && process.qps.count(key) == 0) continue;
-      const auto [known, added] = process.qps.try_emplace(key, qp);
-      const bool moved = added || known->second != qp;
-      known->second = qp;
-      if (qp.destroyed) process.qps.erase(known);
-      if (moved) now.qps.push_back(std::move(qp));
-    }
+    TakeQps(now_ns, process, rows.qps, &now.qps);
     for (MrSample& mr : rows.mrs) {
       if (process.mrs.size() >= kMaxRows && process.mrs.count(mr.device) == 0) continue;
       const auto [known, added] = process.mrs.try_emplace(mr.device, mr);

@@ -66,7 +66,12 @@ class HardwareSource {
   using QpKey = std::pair<std::pair<std::string, uint32_t>, uint64_t>;
   struct Process {
     std::optional<ProcessHardware> last;  // as emitted, without rows
-    std::map<QpKey, QpSample> qps;
+    struct Qp {
+      QpSample emitted, latest;
+      uint64_t emitted_ns = 0;
+      bool moved = false;  // since the last Collect
+    };
+    std::map<QpKey, Qp> qps;
     std::map<std::string, MrSample> mrs;
     std::map<uint32_t, ThreadDelaySample> delays;
     // The last known ones of the kernel probes.
@@ -77,8 +82,10 @@ class HardwareSource {
   void TakePorts(HardwareSample* out);
   void TakeProbes(uint64_t now_ns, const KernelReadings& kernel, HardwareSample* out);
   void TakeEvents(uint64_t now_ns, KernelReadings& kernel, HardwareSample* out);
-  void TakeProcesses(const std::vector<WatchedProcess>& watched, KernelReadings& kernel,
-                     HardwareReading* out);
+  void TakeQps(uint64_t now_ns, Process& process, std::vector<QpSample>& rows,
+               std::vector<QpSample>* out);
+  void TakeProcesses(uint64_t now_ns, const std::vector<WatchedProcess>& watched,
+                     KernelReadings& kernel, HardwareReading* out);
 
   HardwareOptions options_;
   std::shared_ptr<Worker> worker_;  // shared with its thread, which may outlive this

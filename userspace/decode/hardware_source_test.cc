@@ -423,12 +423,14 @@ TEST_F(HardwareSourceTest, JoinsTheKernelProbes) {
   EXPECT_FALSE(next.host);
   EXPECT_TRUE(next.processes.empty());
 
-  // Only what has changed; what is destroyed is told once.
+  // Only what has changed. A queue pair that moves: every three seconds.
+  Tick(source, 2 * kSecond);
   rows.qps[0].posts[kQpWrite] = 11;
   probes.next.devices[kGpu].dma_maps = 10;
   next = Tick(source);
   ASSERT_EQ(next.processes.size(), 1u);
   EXPECT_THAT(next.processes.at({7, 777}).qps, SizeIs(1));
+  EXPECT_EQ(next.processes.at({7, 777}).qps[0].posts[kQpWrite], 11u);
   EXPECT_THAT(next.processes.at({7, 777}).mrs, IsEmpty());
   EXPECT_THAT(next.processes.at({7, 777}).gpus, ElementsAre(kGpu));
   EXPECT_THAT(next.host->pci, SizeIs(1));
@@ -452,6 +454,41 @@ TEST_F(HardwareSourceTest, JoinsTheKernelProbes) {
   source.ArmDeep({{7, 777}}, 99);
   EXPECT_THAT(probes.armed, SizeIs(1));
   EXPECT_EQ(probes.armed_until_ns, 99u);
+}
+
+TEST_F(HardwareSourceTest, AMovingQueuePairIsToldNowAndThenAStandingOneAtOnce) {
+  FakeProbes probes;
+  options_.probes = &probes;
+  HardwareSource source(options_);
+  KernelProcessRows& rows = probes.next.processes[{7, 777}];
+  rows.qps.resize(1);
+  QpSample& qp = rows.qps[0];
+  qp.number = 300;
+  const auto told = [&] {
+    const HardwareReading reading = Tick(source);
+    const auto it = reading.processes.find({7, 777});
+    return it == reading.processes.end() ? 0 : it->second.qps.size();
+  };
+  EXPECT_EQ(told(), 1u);  // new
+  std::vector<size_t> moving;
+  for (int i = 0; i < 6; ++i) {
+    ++qp.posts[kQpWrite];
+    moving.push_back(told());
+  }
+  EXPECT_THAT(moving, ElementsAre(0, 0, 1, 0, 0, 1));
+  ++qp.posts[kQpWrite];
+  EXPECT_EQ(told(), 0u);
+  EXPECT_EQ(told(), 1u);  // it stands still
+  EXPECT_EQ(told(), 0u);
+  ++qp.posts[kQpWrite];
+  qp.state = QpState::kError;
+  EXPECT_EQ(told(), 1u);  // more than a counter
+  qp.completions_seen = true;
+  EXPECT_EQ(told(), 1u);
+  for (int i = 0; i < 3; ++i) {
+    ++qp.completions;
+    EXPECT_EQ(told(), 1u);  // deep mode
+  }
 }
 
 TEST_F(HardwareSourceTest, ADestroyedQueuePairIsToldOnceAndItsNumberMayComeBack) {
