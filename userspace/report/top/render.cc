@@ -84,7 +84,7 @@ std::string Blamed(const Incident& incident) {
   return text;
 }
 
-TextStyle Severity(const Incident& incident) {
+TextStyle SeverityStyle(const Incident& incident) {
   return incident.kind == IncidentKind::kSlow ? TextStyle::kWarning : TextStyle::kCritical;
 }
 
@@ -277,7 +277,7 @@ FrameLine Titles(const Columns& c, const TopState& state) {
 
 FrameLine IncidentRow(const Incident& incident, const TopData& data) {
   const bool open = IsOpen(incident, data.job.t_ns);
-  const TextStyle style = open ? Severity(incident) : TextStyle::kDim;
+  const TextStyle style = open ? SeverityStyle(incident) : TextStyle::kDim;
   std::string text =
       std::string(1, open ? SeverityLetter(incident) : ' ') + " #" + to_string(incident.id) + " ";
   if (open) {
@@ -585,7 +585,7 @@ FrameLine Headline(const TopData& data, const TopSource& source) {
       text = std::string(1, SeverityLetter(first)) + " (1 of " + to_string(open.size()) + ") " +
              StuckSentence(first, data);
     }
-    return TextLine(text, Severity(first));
+    return TextLine(text, SeverityStyle(first));
   }
   if (data.job.processes == 0 && data.job.comms.empty()) {
     return TextLine(source.live
