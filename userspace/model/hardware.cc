@@ -175,10 +175,8 @@ void HardwareModel::ApplyPci(HostHardware& host, uint64_t t_ns, const PciSample&
   if (sample.aer_correctable) device.aer_correctable.Add(t_ns, *sample.aer_correctable);
   if (sample.aer_nonfatal) device.aer_nonfatal.Add(t_ns, *sample.aer_nonfatal);
   if (sample.aer_fatal) device.aer_fatal.Add(t_ns, *sample.aer_fatal);
-  if (sample.rx_bytes || sample.tx_bytes) {
-    device.traffic.Add(t_ns,
-                       SaturatingAdd(sample.rx_bytes.value_or(0), sample.tx_bytes.value_or(0)));
-  }
+  if (sample.rx_bytes) device.rx_bytes.Add(t_ns, *sample.rx_bytes);
+  if (sample.tx_bytes) device.tx_bytes.Add(t_ns, *sample.tx_bytes);
 }
 
 // What both ends of each link allow. sysfs gives the link below for root ports and
@@ -255,7 +253,7 @@ void HardwareModel::ApplyProcess(HostHardware& host, uint64_t t_ns, const Proces
   ProcessState& process = it->second;
   if (sample.status == ProcessStatus::kExited && process.exited_ns == 0) process.exited_ns = t_ns;
   // What the callbacks say has moved: the traffic of its GPU, where that is not counted.
-  uint64_t moved = 0;
+  uint64_t sent = 0, received = 0;
   for (const FlowSample& flow : sample.flows) {
     if (flow.owner_pid != 0) continue;
     if (process.flow_bytes.size() >= MC_BOARD_MAX_FLOWS &&
@@ -264,12 +262,14 @@ void HardwareModel::ApplyProcess(HostHardware& host, uint64_t t_ns, const Proces
     }
     auto [line, fresh] = process.flow_bytes.try_emplace(flow.index, flow.bytes);
     uint64_t& last = line->second;
-    if (!fresh) moved = SaturatingAdd(moved, flow.bytes >= last ? flow.bytes - last : flow.bytes);
+    if (!fresh) {
+      uint64_t& moved = flow.direction == MC_SEND ? sent : received;
+      moved = SaturatingAdd(moved, flow.bytes >= last ? flow.bytes - last : flow.bytes);
+    }
     last = flow.bytes;
   }
-  if (moved > 0 || !process.bytes.known()) {
-    process.bytes.Add(t_ns, SaturatingAdd(process.bytes.last(), moved));
-  }
+  process.sent_bytes.Add(t_ns, SaturatingAdd(process.sent_bytes.last(), sent));
+  process.received_bytes.Add(t_ns, SaturatingAdd(process.received_bytes.last(), received));
   if (sample.host) process.throttled_ns.Add(t_ns, sample.host->throttled_ns);
   if (!sample.hardware) return;
   const ProcessHardware& now = *sample.hardware;

@@ -107,7 +107,7 @@ struct PciDevice {
   uint64_t unreachable_ns = 0;  // since when its configuration space reads all ones
   uint64_t gone_ns = 0;         // since when it is not there any more
   CounterHistory aer_correctable, aer_nonfatal, aer_fatal;
-  CounterHistory traffic;  // bytes of both directions, where known
+  CounterHistory rx_bytes, tx_bytes;  // where the device counts them
   StateHistory<bool> acs_redirect;
 };
 
@@ -140,13 +140,14 @@ struct ProcessState {
   ProcessHardware now;     // qps, mrs and delays are in the tables below
   uint64_t seen_ns = 0;    // of a hardware sample; 0: none
   uint64_t exited_ns = 0;  // 0: it runs
-  std::map<std::pair<std::string, uint32_t>, Qp> qps;  // by device and number
+  std::map<std::pair<std::string, uint32_t>, Qp> qps;          // by device and number
   std::deque<std::pair<std::string, uint32_t>> destroyed_qps;  // oldest first, to make room
-  std::map<std::string, MrSample> mrs;                 // by device
-  std::map<uint32_t, ThreadDelay> delays;              // by tid
+  std::map<std::string, MrSample> mrs;                         // by device
+  std::map<uint32_t, ThreadDelay> delays;                      // by tid
   CounterHistory direct_reclaim_ns{32}, throttled_ns{32};
-  CounterHistory bytes{64};                 // of its flows on the board, both directions
-  std::map<uint32_t, uint64_t> flow_bytes;  // by line, for `bytes`
+  // What its flows on the board have moved, and the last count of each line.
+  CounterHistory sent_bytes{64}, received_bytes{64};
+  std::map<uint32_t, uint64_t> flow_bytes;
 };
 
 struct HostHardware {
@@ -219,7 +220,7 @@ struct LinkUnderLoad {
   Link worst;              // the slowest of these
   double bytes_per_s = 0;  // the fastest interval
 };
-// `traffic`: bytes over that link. In (from, to].
+// `traffic`: bytes over that link in its busier direction. In (from, to].
 LinkUnderLoad JudgeLink(const PciDevice& device, const CounterHistory& traffic, uint64_t from_ns,
                         uint64_t to_ns);
 

@@ -225,7 +225,9 @@ TEST(HardwareModel, TrafficOfAGpuIsWhatTheFlowsMoved) {
   flow.bytes = 1 << 30;
   tick.processes[0].flows = {flow};
   model.Apply(tick);
-  EXPECT_EQ(model.FindProcess("a", {7, 1})->bytes.Increase(kSecond, 9 * kSecond), 300u);
+  const ProcessState& process = *model.FindProcess("a", {7, 1});
+  EXPECT_EQ(process.sent_bytes.Increase(kSecond, 9 * kSecond), 300u);
+  EXPECT_EQ(process.received_bytes.Increase(kSecond, 9 * kSecond), 0u);
 }
 
 TEST(HardwareModel, FailedReadLeavesTheLastValue) {
