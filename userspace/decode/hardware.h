@@ -109,8 +109,9 @@ struct QpSample {
   uint32_t post_tid = 0;     // thread of the last post, in the agent's pid namespace
   // Deep mode only; all zero without (see ProbeSample "completions").
   bool completions_seen = false;
-  uint64_t completions = 0, failed_completions = 0;
-  uint64_t last_completion_ns = 0;
+  uint64_t completions = 0, failed_completions = 0;  // of the send queue
+  uint64_t receive_completions = 0;  // requests in the receive queue: receives - this
+  uint64_t last_completion_ns = 0;   // of the send queue, failed ones included
   uint64_t latency_sum_ns = 0, latency_max_ns = 0;  // post to completion
   // First completion that is neither success nor flushed (5, 249), and when.
   uint32_t first_bad_status = 0;  // enum ibv_wc_status; 0: none
