@@ -1024,6 +1024,16 @@ void Pipeline::Feed(const Snapshot& snapshot) { impl_->Feed(snapshot); }
 void Pipeline::Finish() { impl_->Finish(); }
 const std::vector<Incident>& Pipeline::incidents() const { return impl_->incidents_; }
 std::vector<BlindSpot> Pipeline::BlindSpots() const { return impl_->BlindSpots(); }
-JobView Pipeline::View() const { return impl_->model_.View(); }
+JobView Pipeline::View() const {
+  JobView view = impl_->model_.View();
+  view.devices = DevicesOf(impl_->hardware_);
+  std::set<std::string> names;
+  for (const auto& [name, host] : impl_->hardware_.hosts()) {
+    for (const auto& [probe, sample] : host.probes) {
+      if (names.insert(probe).second) view.probes.push_back(sample);
+    }
+  }
+  return view;
+}
 
 }  // namespace mycroft

@@ -26,7 +26,7 @@
 namespace mycroft::store_internal {
 
 static_assert(sizeof(PciSample) == 360 && sizeof(NicPortSample) == 264 &&
-                  sizeof(GidEntry) == 72 && sizeof(QpSample) == 296 && sizeof(MrSample) == 104 &&
+                  sizeof(GidEntry) == 72 && sizeof(QpSample) == 304 && sizeof(MrSample) == 104 &&
                   sizeof(ThreadDelaySample) == 72 && sizeof(ProcessHardware) == 208 &&
                   sizeof(HardwareEvent) == 88 && sizeof(ProbeSample) == 200 &&
                   sizeof(HardwareSample) == 152,
@@ -309,6 +309,7 @@ void CodeQp(C& c, HardwareState& state, uint32_t process, uint64_t t_ns,
   f.Flag(qp.completions_seen, b.completions_seen);
   f.Number(qp.completions, b.completions);
   f.Number(qp.failed_completions, b.failed_completions);
+  f.Number(qp.receive_completions, b.receive_completions + (qp.receives - b.receives));
   f.NumberOrZero(qp.last_completion_ns,
                  qp.completions == b.completions ? b.last_completion_ns : t_ns);
   f.Number(qp.latency_sum_ns, scaled(b.latency_sum_ns, b.completions, qp.completions));

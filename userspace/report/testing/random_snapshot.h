@@ -108,7 +108,7 @@ class RandomSnapshot {
           q.path_mtu, q.timeout, q.retry_count, q.rnr_retry, q.min_rnr_timer, q.posts[0],
           q.posts[1], q.posts[2], q.posts[3], q.posts[4], q.bytes, q.receives, q.post_failures,
           q.last_post_ns, q.last_receive_ns, q.post_tid, q.completions_seen, q.completions,
-          q.failed_completions, q.last_completion_ns, q.latency_sum_ns, q.latency_max_ns,
+          q.failed_completions, q.receive_completions, q.last_completion_ns, q.latency_sum_ns, q.latency_max_ns,
           q.first_bad_status, q.first_bad_vendor, q.first_bad_ns);
       last_qp_ = q;
     }
