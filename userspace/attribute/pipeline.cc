@@ -381,7 +381,8 @@ class Pipeline::Impl {
     Incident draft;
     if (!Explain(job, c.still_since_ns, false, &draft) && !incident.culprits.empty()) return;
     bool changed = Signature(draft) != Signature(incident);
-    if (!changed && draft.evidence == incident.evidence) return;
+    const bool more_rejected = hardware_.any() && draft.rejected != incident.rejected;
+    if (!changed && draft.evidence == incident.evidence && !more_rejected) return;
     if (changed && !draft.culprits.empty() && !c.has_verdict) {
       incident.verdict_ns = now();
       c.has_verdict = true;
