@@ -98,6 +98,9 @@ class Pipeline::Impl {
   void Finish() {}
 
   std::vector<BlindSpot> BlindSpots() const;
+  std::map<std::string, DeepProbes> Suspicions() {
+    return suspicion_.Update(model_, hardware_, detectors_);
+  }
 
   PipelineOptions options_;
   JobModel model_;
@@ -961,6 +964,7 @@ class Pipeline::Impl {
 
   std::map<size_t, CycleDetector> detectors_;
   MismatchDetector mismatches_;
+  SuspicionPolicy suspicion_;
   std::vector<std::vector<Worker*>> jobs_;
   size_t job_shape_ = 0;
   std::vector<Case> cases_;
@@ -1025,6 +1029,8 @@ void Pipeline::Feed(const Snapshot& snapshot) { impl_->Feed(snapshot); }
 void Pipeline::Finish() { impl_->Finish(); }
 const std::vector<Incident>& Pipeline::incidents() const { return impl_->incidents_; }
 std::vector<BlindSpot> Pipeline::BlindSpots() const { return impl_->BlindSpots(); }
+const HardwareModel& Pipeline::hardware() const { return impl_->hardware_; }
+std::map<std::string, DeepProbes> Pipeline::Suspicions() { return impl_->Suspicions(); }
 JobView Pipeline::View() const { return impl_->model_.View(); }
 
 }  // namespace mycroft

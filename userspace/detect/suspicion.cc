@@ -119,16 +119,30 @@ std::map<std::string, DeepProbes> SuspicionPolicy::Update(
       }
       const ProcessState* process = hardware.FindProcess(name, worker->key);
       if (process == nullptr || hw == nullptr) continue;
+      // Connections to other suspects first: one of them carries what does not arrive.
+      std::vector<DeepProbes::Qp> others;
       for (const auto& [place, qp] : process->qps) {
         if (qp.destroyed()) continue;
-        if (probes.qps.size() < kMostQps) {
-          probes.qps.push_back({worker->key, place.first, place.second});
+        const HardwareModel::QpEnd end = hardware.Remote(*hw, qp);
+        const bool to_suspect =
+            end.qp != nullptr && end.qp != &qp &&
+            std::any_of(suspected.begin(), suspected.end(), [&](const auto& item) {
+              return item.first->key == end.qp->process && item.first->host == end.host->name;
+            });
+        const DeepProbes::Qp named{worker->key, place.first, place.second};
+        if (!to_suspect) {
+          if (others.size() < kMostQps) others.push_back(named);
+        } else if (probes.qps.size() < kMostQps) {
+          probes.qps.push_back(named);
         }
         const Port* port = hardware.FindPort(name, qp.now.device, qp.now.port);
         if (port == nullptr) continue;
         for (const PciDevice* hop : HardwareModel::PathToRoot(*hw, port->now.pci)) {
           devices.insert(hop->now.address);
         }
+      }
+      for (const DeepProbes::Qp& qp : others) {
+        if (probes.qps.size() < kMostQps) probes.qps.push_back(qp);
       }
       for (const std::string& gpu : process->now.gpus) {
         for (const PciDevice* hop : HardwareModel::PathToRoot(*hw, gpu)) {

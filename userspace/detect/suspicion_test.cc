@@ -135,13 +135,15 @@ TEST_F(SuspicionTest, LongCyclesArm) {
 
 TEST_F(SuspicionTest, IsBounded) {
   Steps(40);
-  for (int i = 0; i < 1000; ++i) hw_.Connect(2, 3);
+  for (int i = 0; i < 1000; ++i) hw_.Connect(2, 6);  // to somebody who is well
+  const uint32_t wanted = hw_.Connect(2, 3).number;
   for (uint32_t tid = 1; tid < 500; ++tid) {
     job_.Host(2).threads.push_back({.tid = 10'000 + tid, .roles = MC_THREAD_LAUNCH});
   }
   LosePath();
   Wait(1'500);
   EXPECT_THAT(plan_["node1"].qps, SizeIs(SuspicionPolicy::kMostQps));
+  EXPECT_THAT(plan_["node1"].qps, Contains(::testing::Field(&DeepProbes::Qp::number, wanted)));
   EXPECT_THAT(plan_["node1"].threads, SizeIs(SuspicionPolicy::kMostThreads));
 }
 
