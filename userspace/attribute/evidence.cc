@@ -134,7 +134,18 @@ class Judge {
     if (decisive) {
       std::erase_if(roots, [&](size_t i) { return facts_[i].weight != Weight::kDecisive; });
     }
-    if (roots.empty()) return Opinion{};
+    // What the shared worker has itself comes before what explains some of its edges.
+    if (suspect.shape == SuspectShape::kNode) {
+      const bool own = std::any_of(roots.begin(), roots.end(),
+                                   [&](size_t i) { return facts_[i].worker == suspect.worker; });
+      if (own) {
+        std::erase_if(roots, [&](size_t i) {
+          return facts_[i].worker != suspect.worker &&
+                 Covers(facts_[i], suspect) < suspect.edges.size();
+        });
+      }
+    }
+    if (roots.empty()) return OverVerbs(suspect);
     std::sort(roots.begin(), roots.end(),
               [&](size_t a, size_t b) { return facts_[a].since_ns < facts_[b].since_ns; });
     for (size_t i : roots) chosen_.insert(i);
@@ -184,7 +195,31 @@ class Judge {
     return opinion;
   }
 
+  // The callbacks name the sender of an edge when all that it has finished has arrived:
+  // right for TCP, where a step is finished when it is in the kernel's buffer. Over
+  // verbs it is finished when the other end has acknowledged it, and what is missing
+  // may be anywhere on the way.
+  Opinion OverVerbs(const Suspect& suspect) {
+    Opinion opinion;
+    if (suspect.shape != SuspectShape::kEdge || suspect.component != Component::kNic)
+      return opinion;
+    if (QpsOfEdge(hw_, *suspect.worker, *suspect.other).empty()) return opinion;
+    opinion.changed = true;
+    opinion.worker = suspect.worker;
+    opinion.candidates = {Component::kNic, Component::kFabric};
+    opinion.confidence = 0.4;
+    opinion.what = "the path from " + NameOf(*suspect.worker) + " to " + NameOf(*suspect.other);
+    return opinion;
+  }
+
   // ---- tomography --------------------------------------------------------------------
+
+  // Neither the callbacks nor the facts name a component.
+  bool Unresolved(size_t i) const {
+    const Opinion& opinion = result_.opinions[i];
+    if (!opinion.changed) return in_.suspects[i].component == Component::kUnknown;
+    return opinion.component == Component::kUnknown;
+  }
 
   std::set<const PciDevice*> BridgesOf(const Worker& worker) const {
     std::set<const PciDevice*> bridges;
@@ -299,7 +334,7 @@ class Judge {
     std::vector<size_t> open;
     for (size_t i = 0; i < in_.suspects.size(); ++i) {
       const bool edge = in_.suspects[i].shape == SuspectShape::kEdge;
-      if (edge && !result_.opinions[i].changed) open.push_back(i);
+      if (edge && Unresolved(i)) open.push_back(i);
     }
     if (open.size() < 2) return;
     std::map<std::pair<std::string, const Port*>, std::set<size_t>> uses;
@@ -491,7 +526,7 @@ class Judge {
       line += text;
     }
     if (qp->total_posts() == 0) {
-      line += "; no post was ever seen on it: its traffic is not visible, silence says nothing";
+      line += "; no post was seen on it: its silence says nothing";
     }
     Say(line);
   }

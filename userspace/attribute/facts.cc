@@ -320,19 +320,21 @@ class Finder {
   void Path(const HostHardware& host, const Worker& worker, const std::string& address,
             uint32_t shapes, std::set<std::string>* seen) {
     const auto path = HardwareModel::PathToRoot(host, address);
-    if (path.empty() || path[0]->gone_ns != 0 || path[0]->unreachable_ns != 0) return;
-    const CounterHistory traffic = TrafficOf(hw_, worker, *path[0]);
+    if (path.empty()) return;
+    const bool gone = path[0]->gone_ns != 0 || path[0]->unreachable_ns != 0;
+    const CounterHistory traffic = gone ? CounterHistory() : TrafficOf(hw_, worker, *path[0]);
     for (const PciDevice* hop : path) {
       if (!seen->insert(address + " " + hop->now.address).second) continue;
-      Link_(worker, *path[0], *hop, traffic, shapes);
+      if (!gone) JudgeHop(worker, *path[0], *hop, traffic, shapes);
       if (!seen->insert(hop->now.address).second) continue;  // errors once for each hop
       Aer(worker, *hop, shapes);
     }
+    if (gone) return;
     Ceiling(host, worker, path, traffic, shapes);
   }
 
-  void Link_(const Worker& worker, const PciDevice& end, const PciDevice& hop,
-             const CounterHistory& traffic, uint32_t shapes) {
+  void JudgeHop(const Worker& worker, const PciDevice& end, const PciDevice& hop,
+                const CounterHistory& traffic, uint32_t shapes) {
     const LinkUnderLoad now = JudgeLink(hop, traffic, onset(), in_.now_ns);
     if (now.readings < 3 ||
         static_cast<double>(now.below) < 0.2 * static_cast<double>(now.readings)) {
@@ -667,12 +669,14 @@ class Finder {
     const ProcessState* process = hw_.FindProcess(worker.host, worker.key);
     if (process == nullptr) return;
     for (const Port* port : PortsOf(hw_, worker)) {
-      // Queue pairs of this port that are broken: what they have seen counts longer.
+      // A connection of this port that broke, whichever end saw it: that counts longer.
       const Qp* broken = nullptr;
       for (const auto& [place, qp] : process->qps) {
         if (hw_.FindPort(worker.host, qp.now.device, qp.now.port) != port) continue;
-        if (!Failed(qp)) continue;
-        if (broken == nullptr || FailedAt(qp) < FailedAt(*broken)) broken = &qp;
+        for (const Qp* end : {&qp, hw_.Remote(host, qp).qp}) {
+          if (end == nullptr || !Failed(*end)) continue;
+          if (broken == nullptr || FailedAt(*end) < FailedAt(*broken)) broken = end;
+        }
       }
       PortLink(host, worker, *port, broken);
       Rise physical = RiseOf(*port, CounterMeaning::kPhysical, 10);
@@ -708,6 +712,24 @@ class Finder {
   // Flushed work requests follow an error; they are never the first.
   static bool AfterEffect(const Qp& qp) {
     return qp.now.first_bad_status == kFlushErr || qp.now.first_bad_status == kVendorFlush;
+  }
+
+  // The worker at the other end of a connection of `worker`; nullptr: not seen.
+  const Worker* PeerOf(const HostHardware& host, const Worker& worker, const Qp& qp) const {
+    for (const Worker* other : *in_.job) {
+      if (other == &worker) continue;
+      const HostHardware* there = hw_.FindHost(other->host);
+      if (there == nullptr) continue;
+      const HardwareModel::QpEnd end = hw_.Remote(qp.process == worker.key ? host : *there, qp);
+      if (end.qp == nullptr) continue;
+      // `qp` may be either end.
+      const bool mine =
+          qp.process == worker.key && end.host == there && end.qp->process == other->key;
+      const bool theirs =
+          qp.process == other->key && end.host == &host && end.qp->process == worker.key;
+      if (mine || theirs) return other;
+    }
+    return nullptr;
   }
 
   void PortLink(const HostHardware& host, const Worker& worker, const Port& port,
@@ -750,7 +772,9 @@ class Finder {
         if (broken->in_error()) {
           fact.text += " and is still in the error state, though the port is up again";
         }
-        // The queue pair keeps the error until it is made anew: the port may be fine for long.
+        // The queue pair keeps the error until it is made anew, however long the port is
+        // fine again; but then it explains this connection only.
+        if (downs.first <= Before(kBeforeNs)) fact.other = PeerOf(host, worker, *broken);
         if (fact.since_ns > onset() + late() && failed_at > onset() + late()) InTime(&fact);
       } else {
         fact.refused = "the first request failed " +
@@ -1125,7 +1149,7 @@ class Finder {
       }
     }
     // Counters are of the port: another connection of it may be the one.
-    const bool specific = gave_up || empty_queue || at_receiver.excess;
+    const bool specific = gave_up || empty_queue || at_receiver.excess || OnlyPeer(from, qp, end);
     Fact& fact =
         Add(FactKind::kReceiverNotReady, specific ? Weight::kDecisive : Weight::kStrong,
             Component::kNic, to, kNetwork, gave_up ? qp.now.first_bad_ns : at_sender.since_ns);
@@ -1139,10 +1163,29 @@ class Finder {
     fact.text += queue;
     const auto& timer = end.qp != nullptr ? end.qp->now.min_rnr_timer : qp.now.min_rnr_timer;
     if (timer) fact.text += Text("; each retry waits at least %.2f ms", RnrTimerMs(*timer));
-    if (end.qp != nullptr && end.qp->now.completions_seen && !empty_queue && !gave_up &&
-        !at_receiver.excess) {
+    if (end.qp != nullptr && end.qp->now.completions_seen && !specific) {
       fact.refused = "the receive queue of the peer is not empty";
     }
+  }
+
+  // All connections of the sender's port lead to the process at this other end.
+  bool OnlyPeer(const Worker& from, const Qp& qp, const HardwareModel::QpEnd& end) const {
+    const HostHardware* host = hw_.FindHost(from.host);
+    if (host == nullptr || end.qp == nullptr) return false;
+    for (const auto& [key, process] : host->processes) {
+      for (const auto& [place, other] : process.qps) {
+        if (other.destroyed() || other.now.device != qp.now.device ||
+            other.now.port != qp.now.port || other.now.remote_number == 0) {
+          continue;
+        }
+        const HardwareModel::QpEnd there = hw_.Remote(*host, other);
+        if (there.qp == &other) continue;  // the flush loop
+        if (there.qp == nullptr || there.host != end.host || there.qp->process != end.qp->process) {
+          return false;
+        }
+      }
+    }
+    return true;
   }
 
   // InfiniBand Architecture Specification, table 45: 0 is 655.36 ms.

@@ -5,26 +5,40 @@ namespace mycroft {
 
 const char* ToString(IncidentKind kind) {
   switch (kind) {
-    case IncidentKind::kStuck: return "stuck";
-    case IncidentKind::kSlow: return "slow";
-    case IncidentKind::kAbsent: return "absent";
-    case IncidentKind::kMismatch: return "mismatch";
-    case IncidentKind::kDead: return "dead";
+    case IncidentKind::kStuck:
+      return "stuck";
+    case IncidentKind::kSlow:
+      return "slow";
+    case IncidentKind::kAbsent:
+      return "absent";
+    case IncidentKind::kMismatch:
+      return "mismatch";
+    case IncidentKind::kDead:
+      return "dead";
   }
   return "stuck";
 }
 
 const char* ToString(Component component) {
   switch (component) {
-    case Component::kUnknown: return "unknown";
-    case Component::kGpu: return "gpu";
-    case Component::kNvlink: return "nvlink";
-    case Component::kPcie: return "pcie";
-    case Component::kNic: return "nic";
-    case Component::kFabric: return "fabric";
-    case Component::kHost: return "host";
-    case Component::kApp: return "app";
-    case Component::kCcl: return "ccl";
+    case Component::kUnknown:
+      return "unknown";
+    case Component::kGpu:
+      return "gpu";
+    case Component::kNvlink:
+      return "nvlink";
+    case Component::kPcie:
+      return "pcie";
+    case Component::kNic:
+      return "nic";
+    case Component::kFabric:
+      return "fabric";
+    case Component::kHost:
+      return "host";
+    case Component::kApp:
+      return "app";
+    case Component::kCcl:
+      return "ccl";
   }
   return "unknown";
 }

@@ -16,7 +16,15 @@ namespace mycroft {
 enum class IncidentKind : uint8_t { kStuck, kSlow, kAbsent, kMismatch, kDead };
 
 enum class Component : uint8_t {
-  kUnknown, kGpu, kNvlink, kPcie, kNic, kFabric, kHost, kApp, kCcl,
+  kUnknown,
+  kGpu,
+  kNvlink,
+  kPcie,
+  kNic,
+  kFabric,
+  kHost,
+  kApp,
+  kCcl,
 };
 
 // The rank in one communicator.
@@ -64,7 +72,7 @@ struct Incident {
   std::optional<uint64_t> cleared_ns;  // empty while open
   uint64_t comm_id = 0;                // where it was seen first
   std::string comm_name;
-  std::string summary;  // one line: who waits for whom and why
+  std::string summary;            // one line: who waits for whom and why
   std::vector<Culprit> culprits;  // empty: not enough evidence
   std::vector<int32_t> victims;   // job ranks
   std::vector<WaitEdge> chain;

@@ -98,6 +98,9 @@ class Pipeline::Impl {
   void Finish() {}
 
   std::vector<BlindSpot> BlindSpots() const;
+  std::map<std::string, DeepProbes> Suspicions() {
+    return suspicion_.Update(model_, hardware_, detectors_);
+  }
 
   PipelineOptions options_;
   JobModel model_;
@@ -381,7 +384,8 @@ class Pipeline::Impl {
     Incident draft;
     if (!Explain(job, c.still_since_ns, false, &draft) && !incident.culprits.empty()) return;
     bool changed = Signature(draft) != Signature(incident);
-    if (!changed && draft.evidence == incident.evidence) return;
+    const bool more_rejected = hardware_.any() && draft.rejected != incident.rejected;
+    if (!changed && draft.evidence == incident.evidence && !more_rejected) return;
     if (changed && !draft.culprits.empty() && !c.has_verdict) {
       incident.verdict_ns = now();
       c.has_verdict = true;
@@ -960,6 +964,7 @@ class Pipeline::Impl {
 
   std::map<size_t, CycleDetector> detectors_;
   MismatchDetector mismatches_;
+  SuspicionPolicy suspicion_;
   std::vector<std::vector<Worker*>> jobs_;
   size_t job_shape_ = 0;
   std::vector<Case> cases_;
@@ -1035,5 +1040,7 @@ JobView Pipeline::View() const {
   }
   return view;
 }
+const HardwareModel& Pipeline::hardware() const { return impl_->hardware_; }
+std::map<std::string, DeepProbes> Pipeline::Suspicions() { return impl_->Suspicions(); }
 
 }  // namespace mycroft

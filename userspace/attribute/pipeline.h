@@ -8,11 +8,15 @@
 #ifndef MYCROFT_USERSPACE_ATTRIBUTE_PIPELINE_H_
 #define MYCROFT_USERSPACE_ATTRIBUTE_PIPELINE_H_
 
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "userspace/attribute/incident.h"
 #include "userspace/decode/snapshot.h"
+#include "userspace/detect/suspicion.h"
+#include "userspace/model/hardware.h"
 #include "userspace/model/view.h"
 
 namespace mycroft {
@@ -42,6 +46,10 @@ class Pipeline {
   std::vector<BlindSpot> BlindSpots() const;
   // Ranks, operations and flows as of the last snapshot.
   JobView View() const;
+  // What the hosts know of their hardware; valid until the next Feed().
+  const HardwareModel& hardware() const;
+  // What the deep probes are to watch, by host: see suspicion.h. Call once a tick.
+  std::map<std::string, DeepProbes> Suspicions();
 
  private:
   class Impl;

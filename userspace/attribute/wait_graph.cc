@@ -144,8 +144,8 @@ class Builder {
     sink.worker = from;
     sink.other = to;
     sink.comm = comm;
-    sink.where = "channel " + std::to_string(at.channel) + ", " + NameOf(*from) + " to " +
-                 NameOf(*to);
+    sink.where =
+        "channel " + std::to_string(at.channel) + ", " + NameOf(*from) + " to " + NameOf(*to);
     sink.why = std::move(why);
     sink.since_ns = since;
     sink.nothing_in_flight = nothing_in_flight;
@@ -282,10 +282,9 @@ class Builder {
           return;
         }
         if (PeerElsewhere(node, flow, *peer, &theirs)) return;
-        const FlowSample* send =
-            theirs == nullptr ? nullptr
-                              : FindFlow(*peer, theirs->s.id, flow.channel, MC_SEND,
-                                         op.member->info.rank);
+        const FlowSample* send = theirs == nullptr ? nullptr
+                                                   : FindFlow(*peer, theirs->s.id, flow.channel,
+                                                              MC_SEND, op.member->info.rank);
         if (theirs == nullptr || theirs->complete || theirs->settled) {
           AddPath(node, peer->worker, node.worker, &comm, flow, flow.state_ns, false,
                   NameOf(*peer->worker) + " has finished sending, " + NameOf(*node.worker) +
@@ -300,7 +299,8 @@ class Builder {
           AddPath(node, peer->worker, node.worker, &comm, flow, send->state_ns,
                   send->done <= flow.ready,
                   "the sender has handed the data to the NIC (" + Counts(*send) +
-                      "), the receiver has a buffer posted and gets nothing (" + Counts(flow) + ")");
+                      "), the receiver has a buffer posted and gets nothing (" + Counts(flow) +
+                      ")");
           return;
         }
         if (send->state == MC_FLOW_SEND_PEER) {
@@ -311,8 +311,8 @@ class Builder {
         }
         if (send->transmitted > flow.ready) {
           AddPath(node, peer->worker, node.worker, &comm, flow, flow.state_ns, false,
-                  "steps are acknowledged at the sender and not received (" + Counts(*send) +
-                      "; " + Counts(flow) + ")");
+                  "steps are acknowledged at the sender and not received (" + Counts(*send) + "; " +
+                      Counts(flow) + ")");
           return;
         }
         AddEdge(node, comm, flow.peer, FlowName(flow, comm) + ": no data from it");
@@ -352,13 +352,12 @@ class Builder {
           return;
         }
         if (PeerElsewhere(node, flow, *peer, &theirs)) return;
-        const FlowSample* recv =
-            theirs == nullptr ? nullptr
-                              : FindFlow(*peer, theirs->s.id, flow.channel, MC_RECV,
-                                         op.member->info.rank);
-        if (recv != nullptr && (recv->state == MC_FLOW_RECV_GPU ||
-                                recv->state == MC_FLOW_RECV_FLUSH ||
-                                recv->state == MC_FLOW_QUEUED)) {
+        const FlowSample* recv = theirs == nullptr ? nullptr
+                                                   : FindFlow(*peer, theirs->s.id, flow.channel,
+                                                              MC_RECV, op.member->info.rank);
+        if (recv != nullptr &&
+            (recv->state == MC_FLOW_RECV_GPU || recv->state == MC_FLOW_RECV_FLUSH ||
+             recv->state == MC_FLOW_QUEUED)) {
           AddEdge(node, comm, flow.peer, FlowName(flow, comm) + ": the receiver has no free slot");
           return;
         }
@@ -477,7 +476,8 @@ class Builder {
       auto begin = std::find(path.begin(), path.end(), at);
       graph->cycle.assign(begin, path.end());
       for (const Worker* worker : graph->cycle) {
-        graph->cycle_steps.push_back({worker, nodes_[worker].edges[0].to, nodes_[worker].edges[0].why});
+        graph->cycle_steps.push_back(
+            {worker, nodes_[worker].edges[0].to, nodes_[worker].edges[0].why});
       }
       return;
     }

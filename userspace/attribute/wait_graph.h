@@ -21,16 +21,16 @@
 namespace mycroft {
 
 enum class SinkKind : uint8_t {
-  kGpu,        // its GPU does not fill or drain slots
-  kFlush,      // NIC - PCIe - GPU path
-  kPath,       // data or credit lost between two workers: `worker` sends, `other` receives
+  kGpu,          // its GPU does not fill or drain slots
+  kFlush,        // NIC - PCIe - GPU path
+  kPath,         // data or credit lost between two workers: `worker` sends, `other` receives
   kHostStopped,  // the process is stopped
   kHostStarved,  // its threads want a CPU and do not get one
-  kHostProxy,  // the proxy thread does not take up an operation
-  kNotEntered, // has nothing in flight; others wait for it to enter
-  kDead,       // the process is gone, its communicators were not finalized
-  kLeft,       // it finalized its communicators and is gone, others still wait
-  kUnseen,     // a rank that no agent sees
+  kHostProxy,    // the proxy thread does not take up an operation
+  kNotEntered,   // has nothing in flight; others wait for it to enter
+  kDead,         // the process is gone, its communicators were not finalized
+  kLeft,         // it finalized its communicators and is gone, others still wait
+  kUnseen,       // a rank that no agent sees
 };
 
 struct Sink {
@@ -54,16 +54,15 @@ struct WaitStep {
 };
 
 struct WaitGraph {
-  std::vector<Sink> sinks;                // without duplicates
-  std::vector<const Worker*> victims;     // reach a sink, are none themselves
-  std::vector<WaitStep> chain;            // from the victim farthest away to a sink
-  std::vector<const Worker*> cycle;       // a deadlock, when there is no sink
+  std::vector<Sink> sinks;             // without duplicates
+  std::vector<const Worker*> victims;  // reach a sink, are none themselves
+  std::vector<WaitStep> chain;         // from the victim farthest away to a sink
+  std::vector<const Worker*> cycle;    // a deadlock, when there is no sink
   std::vector<WaitStep> cycle_steps;
 };
 
 // Workers whose head operation has not moved for `still_ns` are the ones that wait.
-WaitGraph BuildWaitGraph(const JobModel& model, const std::vector<Worker*>& job,
-                         uint64_t still_ns);
+WaitGraph BuildWaitGraph(const JobModel& model, const std::vector<Worker*>& job, uint64_t still_ns);
 
 // Last movement of an operation of this worker: the latest of its enqueue and of
 // the movements of its flows.

@@ -1,0 +1,791 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Public incidents that verbs, PCIe or host evidence decides, as made snapshots, each
+// with twins that look alike and must not give the same verdict.
+#include "userspace/attribute/testing/hardware_world.h"
+
+namespace mycroft {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr Component kGpuOf = Component::kGpu;
+
+// ---- pcie-gen2: the link of one GPU is stuck at a low speed -----------------------------
+
+class PcieGen2 : public HardwareWorld {
+ protected:
+  void SetLink(int rank, double gts) {
+    hw().Pci(rank, Place::kGpu).speed_gts = gts;
+    hw().Pci(rank, Place::kAboveGpu).speed_gts = gts;
+  }
+  Costs Slow(int rank) {
+    Costs costs(4);
+    costs[rank].gpu_ms = 81;  // its copies take long
+    return costs;
+  }
+};
+
+TEST_F(PcieGen2, IsPcie) {
+  Warm();
+  SetLink(2, 5);
+  Steps(80, Slow(2));
+  ExpectCulprit(2, Component::kPcie);
+  ExpectEvidence("runs at 5 GT/s x16 under load");
+  ExpectEvidence("siblings are faster");
+  ExpectRejected("gpu of rank 2", "only shows");
+  EXPECT_THAT(Last().summary, HasSubstr("the PCIe path of rank 2"));
+}
+
+TEST_F(PcieGen2, FlappingLinkIsPcie) {
+  Warm();
+  for (int i = 0; i < 14; ++i) {  // seven slow readings, seven at full speed
+    SetLink(2, i % 2 == 0 ? 2.5 : 16);
+    Steps(12, Slow(2));
+  }
+  ExpectCulprit(2, Component::kPcie);
+}
+
+TEST_F(PcieGen2, SlowGpuWithAGoodLinkIsGpu) {
+  Warm();
+  Steps(80, Slow(2));
+  ExpectCulprit(2, kGpuOf);
+  ExpectNoEvidence("under load");
+}
+
+TEST_F(PcieGen2, Gen1WhileIdleIsPowerSaving) {
+  Warm();
+  for (int rank = 0; rank < 4; ++rank) SetLink(rank, 2.5);
+  Wait(8'000);  // nothing moves
+  for (int rank = 0; rank < 4; ++rank) SetLink(rank, 16);
+  Steps(100, Costs(4));
+  Steps(80, Slow(2));
+  ExpectCulprit(2, kGpuOf);
+  ExpectNoEvidence("GT/s");
+}
+
+TEST_F(PcieGen2, LinkThatWasAlwaysSlowIsNotWhatChanged) {
+  SetLink(2, 5);
+  Warm();
+  Steps(80, Slow(2));
+  ExpectCulprit(2, kGpuOf);
+  ExpectRejected("pcie of rank 2", "as slow before the onset");
+}
+
+TEST_F(PcieGen2, AllLinksAlikeAreNoFaultOfOne) {
+  Warm();
+  for (int rank = 0; rank < 4; ++rank) SetLink(rank, 8);
+  Steps(80, Slow(2));
+  ExpectCulprit(2, kGpuOf);
+  ExpectRejected("pcie of rank 2", "all its siblings");
+}
+
+TEST_F(PcieGen2, LinkOfAnotherRankIsRejected) {
+  Warm();
+  SetLink(1, 5);
+  Steps(80, Slow(2));
+  ExpectCulprit(2, kGpuOf);
+  ExpectRejected("pcie of rank 1", "no mechanism");
+}
+
+TEST_F(PcieGen2, LinkThatCannotBeReadSaysNothing) {
+  Warm();
+  hw().Pci(2, Place::kGpu).speed_gts.reset();
+  hw().Pci(2, Place::kAboveGpu).width.reset();
+  Steps(80, Slow(2));
+  ExpectCulprit(2, kGpuOf);
+}
+
+// ---- pcie-upstream: a slower switch above the devices -----------------------------------
+
+class PcieUpstream : public HardwareWorld {
+ protected:
+  // Gen5 devices below a Gen4 switch; the NIC has a 400 Gbit/s port.
+  void SetUp() override {
+    Make(4);
+    for (Place place : {Place::kGpu, Place::kNic, Place::kAboveGpu, Place::kAboveNic}) {
+      PciSample& pci = hw().Pci(1, place);
+      pci.speed_gts = pci.max_speed_gts = 32;
+    }
+    hw().Port(1).rate_gbps = 400;
+  }
+  Costs Slow() {
+    Costs costs(4);
+    costs[0].net_ms = costs[1].net_ms = 90;  // into and out of rank 1
+    return costs;
+  }
+};
+
+TEST_F(PcieUpstream, IsPcie) {
+  Warm();
+  Steps(80, Slow(), 29);  // as much as 16 GT/s x16 carries
+  ExpectCulprit(1, Component::kPcie);
+  ExpectEvidence("as much as its slowest link");
+  ExpectEvidence(hw().Address(1, Place::kSwitch));
+}
+
+TEST_F(PcieUpstream, FarFromTheLimitItIsNot) {
+  Warm();
+  Steps(80, Slow(), 5);
+  ExpectCulprit(1, Component::kNic);
+  ExpectNoEvidence("slowest link");
+}
+
+TEST_F(PcieUpstream, AsBeforeIsNotWhatChanged) {
+  Steps(580, Costs(4), 29);
+  Steps(80, Slow(), 29);
+  ExpectCulprit(1, Component::kNic);
+  ExpectRejected("pcie of rank 1", "before the onset, too");
+}
+
+// ---- pcie-acs ---------------------------------------------------------------------------
+
+class PcieAcs : public HardwareWorld {
+ protected:
+  void Redirect(int rank) {
+    hw().Pci(rank, Place::kAboveGpu).acs_redirect = true;
+    hw().Pci(rank, Place::kAboveNic).acs_redirect = true;
+  }
+};
+
+TEST_F(PcieAcs, DeadlockInTheFirstOperationIsPcie) {
+  Redirect(1);
+  LoseOnPath(1);
+  Wait(14'000);
+  ExpectCulprit(1, Component::kPcie);
+  ExpectEvidence("ACS at bridge");
+  ExpectEvidence(hw().Address(1, Place::kSwitch));
+}
+
+TEST_F(PcieAcs, WithoutGpuDirectItIsNot) {
+  Redirect(1);
+  hw().Host(1).peer_memory_module = false;
+  LoseOnPath(1);
+  Wait(14'000);
+  ExpectUnknown({Component::kNic, Component::kFabric});
+}
+
+TEST_F(PcieAcs, ThatWasOnWhileTheJobRanIsNot) {
+  Redirect(1);
+  Warm();
+  LoseOnPath(1);
+  Wait(3'000);
+  ExpectUnknown({Component::kNic, Component::kFabric});
+  ExpectRejected("pcie of rank 1", "when operations completed");
+}
+
+// ---- nic-flap ---------------------------------------------------------------------------
+
+class NicFlap : public HardwareWorld {};
+
+TEST_F(NicFlap, BeforeTheFirstFailedRequestIsNic) {
+  Warm();
+  LoseOnPath(1);
+  ++hw().Port(2).counters["link_downed"];  // down and up again between two polls
+  Wait(1'000);
+  FailQp(1, 2, 12);
+  Wait(2'000);
+  ExpectCulprit(2, Component::kNic);
+  ExpectEvidence("went down");
+  ExpectEvidence("completion status 12");
+  ExpectRejected("pcie of rank 2", "no errors");
+}
+
+TEST_F(NicFlap, SeenByItsEventsIsNic) {
+  Warm();
+  hw().Event(2, {.kind = HardwareEventKind::kPortState,
+                 .device = "mlx5_0",
+                 .number = 1,
+                 .text = "port 1 DOWN"});
+  LoseOnPath(1);
+  Wait(1'000);
+  FailQp(1, 2, 12);
+  Wait(2'000);
+  ExpectCulprit(2, Component::kNic);
+}
+
+TEST_F(NicFlap, PortThatStaysDownIsNic) {
+  Warm();
+  hw().Port(2).state = "DOWN";
+  hw().Port(2).phys_state = "Polling";
+  ++hw().Port(2).counters["link_downed"];
+  LoseOnPath(1);
+  Wait(3'000);
+  ExpectCulprit(2, Component::kNic);
+  ExpectEvidence("is DOWN");
+}
+
+TEST_F(NicFlap, AfterTheFirstFailedRequestIsNot) {
+  Warm();
+  LoseOnPath(1);
+  FailQp(1, 2, 12);
+  Wait(4'000);
+  ++hw().Port(2).counters["link_downed"];  // somebody resets the port
+  Wait(3'000);
+  ExpectUnknown({Component::kNic, Component::kFabric});
+  ExpectRejected("nic of rank 2", "before it went down");
+}
+
+TEST_F(NicFlap, OfAPortThatTheJobDoesNotUseIsNot) {
+  Warm();
+  NicPortSample management = hw().Port(2);
+  management.device = "mlx5_9";
+  management.pci.clear();
+  management.netdev = "eth9";
+  management.state = "DOWN";
+  management.counters["link_downed"] = 7;
+  LoseOnPath(1);
+  Snapshot extra;
+  extra.host = "node2";
+  extra.t_ns = job().now_ns();
+  extra.hardware.emplace().nics = {management};
+  pipeline_.Feed(extra);
+  seen_.push_back(extra);
+  Wait(3'000);
+  ExpectUnknown({Component::kNic, Component::kFabric});
+  ExpectNoEvidence("mlx5_9");
+}
+
+TEST_F(NicFlap, CounterThatWasResetIsNot) {
+  hw().Port(2).counters["link_downed"] = 9;
+  Warm();
+  hw().Port(2).counters["link_downed"] = 0;  // the driver was loaded again
+  LoseOnPath(1);
+  Wait(3'000);
+  ExpectUnknown({Component::kNic, Component::kFabric});
+  ExpectNoEvidence("went down");
+}
+
+TEST_F(NicFlap, LongAgoAndHealedIsNot) {
+  Warm();
+  ++hw().Port(2).counters["link_downed"];
+  Warm();
+  Warm();
+  LoseOnPath(1);
+  Wait(3'000);
+  ExpectUnknown({Component::kNic, Component::kFabric});
+}
+
+TEST_F(NicFlap, OfBothEndsDoesNotSayWhich) {
+  Warm();
+  for (int rank : {1, 2}) {
+    hw().Port(rank).state = "DOWN";
+    ++hw().Port(rank).counters["link_downed"];
+  }
+  LoseOnPath(1);
+  Wait(3'000);
+  ExpectUnknown({Component::kNic, Component::kFabric});
+}
+
+// ---- nic-gid ----------------------------------------------------------------------------
+
+class NicGid : public HardwareWorld {
+ protected:
+  // The connection from 1 to 2 is new and never passes a byte.
+  void NeverWorks() {
+    for (int rank : {1, 2}) {
+      QpSample& qp = hw().Qp(rank, 1, 2);
+      qp.posts[kQpWrite] = 3;
+      qp.last_post_ns = job().now_ns();
+    }
+    LoseOnPath(1);
+    FailQp(1, 2, 12);
+    Wait(14'000);
+  }
+};
+
+TEST_F(NicGid, WrongTypeIsNic) {
+  hw().Qp(1, 1, 2).gid_index = 2;  // v1 of the same address
+  NeverWorks();
+  ExpectCulprit(1, Component::kNic);
+  ExpectEvidence("never completed one request");
+  ExpectEvidence("IB/RoCE v1");
+  ExpectEvidence("completion status 12 (retries exceeded, vendor 129)");
+}
+
+TEST_F(NicGid, WrongTypeAtTheReceiverIsNicOfTheReceiver) {
+  hw().Qp(2, 1, 2).gid_index = 2;
+  NeverWorks();
+  ExpectCulprit(2, Component::kNic);
+}
+
+TEST_F(NicGid, LinkLocalAddressIsNic) {
+  hw().Qp(1, 1, 2).gid_index = 1;  // RoCE v2, but fe80::
+  NeverWorks();
+  ExpectCulprit(1, Component::kNic);
+  ExpectEvidence("fe80");
+}
+
+TEST_F(NicGid, RightGidsAreNot) {
+  NeverWorks();
+  ExpectUnknown({Component::kNic, Component::kFabric});
+  ExpectNoEvidence("GID");
+}
+
+TEST_F(NicGid, ConnectionThatWorkedIsNot) {
+  hw().Qp(1, 1, 2).gid_index = 2;
+  Warm();  // completes its requests
+  LoseOnPath(1);
+  FailQp(1, 2, 12);
+  Wait(3'000);
+  ExpectUnknown({Component::kNic, Component::kFabric});
+  ExpectNoEvidence("GID");
+}
+
+// ---- nic-rnr ----------------------------------------------------------------------------
+
+class NicRnr : public HardwareWorld {
+ protected:
+  Costs Slow() {
+    Costs costs(4);
+    costs[1].net_ms = 655;
+    costs[1].leaves_slowly = true;
+    return costs;
+  }
+  void Rnr(int count) {
+    for (int i = 0; i < count; ++i) {
+      hw().Port(1).counters["rnr_nak_retry_err"] += 40;
+      job().Cycle(Slow());
+      hw().Move(0.001);
+      QpSample& receiver = hw().Qp(2, 1, 2);
+      receiver.receive_completions = receiver.receives;  // empty
+      Feed();
+    }
+  }
+};
+
+TEST_F(NicRnr, EmptyReceiveQueueIsTheReceiver) {
+  Warm();
+  hw().Qp(2, 1, 2).min_rnr_timer = 0;  // 655 ms
+  Rnr(12);
+  ExpectCulprit(2, Component::kNic);
+  ExpectEvidence("receiver not ready: rank 2 does not post receives for rank 1");
+  ExpectEvidence("the receive queue of its peer is empty");
+  ExpectEvidence("each retry waits at least 655.36 ms");
+  EXPECT_THAT(Last().culprits[0].where, HasSubstr("mlx5_0/1"));
+}
+
+TEST_F(NicRnr, StarvedReceiverIsItsHost) {
+  Warm();
+  for (int i = 0; i < 12; ++i) {
+    hw().Delay(2, true).runq_ns += 600'000'000;
+    Rnr(1);
+  }
+  ExpectCulprit(2, Component::kHost);
+  ExpectEvidence("waited for a CPU");
+}
+
+TEST_F(NicRnr, CountersOfAnotherConnectionAreNot) {
+  // The sender's port counts, but this receiver has its receives posted.
+  Warm();
+  for (int i = 0; i < 12; ++i) {
+    hw().Port(1).counters["rnr_nak_retry_err"] += 40;
+    Steps(1, Slow(), 0.001);
+  }
+  ExpectUnknown({Component::kNic, Component::kFabric});
+  ExpectRejected("nic of rank 2", "is not empty");
+}
+
+TEST_F(NicRnr, StuckWithStatus13) {
+  Warm();
+  LoseOnPath(1);
+  FailQp(1, 2, 13);
+  hw().Port(1).counters["rnr_nak_retry_err"] += 8;
+  Wait(3'000);
+  ExpectCulprit(2, Component::kNic);
+  ExpectEvidence("completion status 13");
+}
+
+// ---- pause-pcie -------------------------------------------------------------------------
+
+class PausePcie : public HardwareWorld {
+ protected:
+  void SetUp() override {
+    Make(4);
+    hw().Port(2).rate_gbps = 800;  // 100 GB/s
+    for (Place place : {Place::kNic, Place::kAboveNic, Place::kSwitch, Place::kRoot}) {
+      PciSample& pci = hw().Pci(2, place);
+      pci.speed_gts = pci.max_speed_gts = 32;  // 63 GB/s
+    }
+  }
+  void Paused(double gbytes_per_s) {
+    Costs costs(4);
+    costs[1].net_ms = 90;
+    for (int i = 0; i < 80; ++i) {
+      hw().Port(2).counters["tx_prio3_pause"] += 500;
+      hw().Port(1).counters["rx_prio3_pause"] += 500;
+      Steps(1, costs, gbytes_per_s);
+    }
+  }
+};
+
+TEST_F(PausePcie, ReceiverAtItsLimitIsPcie) {
+  Warm();
+  Paused(55);
+  ExpectCulprit(2, Component::kPcie);
+  ExpectEvidence("sends pause frames");
+  ExpectEvidence("its port feeds 800 Gbit/s");
+}
+
+TEST_F(PausePcie, ReceiverFarFromItsLimitIsNot) {
+  Warm();
+  Paused(5);
+  ExpectUnknown({Component::kNic, Component::kPcie, Component::kHost});
+  ExpectEvidence("what slows it is not known");
+}
+
+TEST_F(PausePcie, PausesOfAnUnusedPriorityBeforeAndAfterAreNot) {
+  Costs costs(4);
+  costs[1].net_ms = 90;
+  for (int i = 0; i < 580; ++i) {
+    hw().Port(2).counters["tx_prio3_pause"] += 60;  // as many per second as ever
+    Steps(1, Costs(4));
+  }
+  for (int i = 0; i < 80; ++i) {
+    hw().Port(2).counters["tx_prio3_pause"] += 500;
+    Steps(1, costs);
+  }
+  ExpectUnknown({Component::kNic, Component::kFabric});
+  ExpectNoEvidence("pause");
+}
+
+// ---- host-memlock -----------------------------------------------------------------------
+
+class HostMemlock : public HardwareWorld {
+ protected:
+  void FailRegistration() {
+    MrSample& mr = hw().Mr(1);
+    mr.failures = 1;
+    mr.last_errno = 12;
+    mr.last_failure_bytes = 32 << 20;
+    mr.last_failure_ns = job().now_ns();
+  }
+};
+
+TEST_F(HostMemlock, LowLimitIsHost) {
+  hw().Process(1).memlock_limit = 65536;
+  FailRegistration();
+  LeaveOut(1);  // its initialization failed
+  Wait(13'000);
+  ExpectCulprit(1, Component::kHost);
+  ExpectEvidence("failed for rank 1 with ENOMEM; RLIMIT_MEMLOCK is 65536 bytes");
+  EXPECT_THAT(Last().summary, HasSubstr("memory cannot be locked"));
+}
+
+TEST_F(HostMemlock, UnlimitedIsNotWhatStoppedIt) {
+  FailRegistration();
+  LeaveOut(1);
+  Wait(13'000);
+  ExpectNoEvidence("RLIMIT_MEMLOCK");
+  ExpectRejected("host of rank 1", "is not what stopped it");
+}
+
+TEST_F(HostMemlock, UnreadableLimitIsNoLimit) {
+  hw().Process(1).memlock_limit.reset();
+  FailRegistration();
+  LeaveOut(1);
+  Wait(13'000);
+  ExpectRejected("host of rank 1", "could not be read");
+}
+
+TEST_F(HostMemlock, FailureOfAnotherRankIsRejected) {
+  hw().Process(1).memlock_limit = 65536;
+  Warm();
+  FailRegistration();
+  StickGpu(3);
+  Wait(3'000);
+  ExpectCulprit(3, kGpuOf);
+  ExpectRejected("host of rank 1", "no mechanism");
+}
+
+// ---- gpu-offbus -------------------------------------------------------------------------
+
+class GpuOffBus : public HardwareWorld {};
+
+TEST_F(GpuOffBus, AllOnesIsGpuWithAWarningOfPcie) {
+  Warm();
+  hw().Pci(2, Place::kAboveGpu).aer_nonfatal = 3;
+  hw().Pci(2, Place::kGpu).unreachable = true;
+  StickGpu(2);
+  Wait(3'000);
+  ExpectCulprit(2, kGpuOf);
+  EXPECT_GT(Last().culprits[0].confidence, 0.9);
+  ExpectEvidence("reads all ones");
+  ExpectEvidence("warning: the PCIe path");
+  ExpectEvidence("uncorrectable PCIe errors");
+}
+
+TEST_F(GpuOffBus, RankThatIsAbsentByItIsGpu) {
+  Warm();
+  hw().Pci(2, Place::kGpu).unreachable = true;
+  hw().Event(2, {.kind = HardwareEventKind::kXid,
+                 .device = hw().Address(2, Place::kGpu),
+                 .number = 79,
+                 .text = "fell off"});
+  LeaveOut(2);
+  Wait(3'000);
+  ExpectCulprit(2, kGpuOf);
+}
+
+TEST_F(GpuOffBus, RemovedIsGpu) {
+  Warm();
+  hw().Pci(2, Place::kGpu).present = false;
+  StickGpu(2);
+  Wait(3'000);
+  ExpectCulprit(2, kGpuOf);
+  ExpectEvidence("is not on the bus any more");
+}
+
+TEST_F(GpuOffBus, NicThatIsGoneIsNic) {
+  Warm();
+  hw().Pci(2, Place::kNic).unreachable = true;
+  LoseOnPath(1);
+  Wait(3'000);
+  ExpectCulprit(2, Component::kNic);
+}
+
+TEST_F(GpuOffBus, GpuOfNobodyIsNot) {
+  Warm();
+  PciSample spare = hw().Pci(2, Place::kGpu);
+  spare.address = "0000:77:00.0";
+  spare.unreachable = true;
+  Snapshot extra;
+  extra.host = "node1";
+  extra.t_ns = job().now_ns();
+  extra.hardware.emplace().pci = {spare};
+  pipeline_.Feed(extra);
+  seen_.push_back(extra);
+  LoseOnPath(1);
+  Wait(3'000);
+  ExpectUnknown({Component::kNic, Component::kFabric});
+}
+
+TEST_F(GpuOffBus, LongAfterTheOnsetIsAnAfterEffect) {
+  Warm();
+  LeaveOut(2);
+  Wait(20'000);
+  hw().Pci(2, Place::kGpu).unreachable = true;  // somebody resets it
+  Wait(3'000);
+  ExpectCulprit(2, Component::kHost);
+  ExpectRejected("gpu of rank 2", "too late");
+}
+
+// ---- host-starved -----------------------------------------------------------------------
+
+class HostStarved : public HardwareWorld {
+ protected:
+  void Starve(int rank, double share) {
+    Costs costs(4);
+    costs[1].net_ms = 90;
+    for (int i = 0; i < 40; ++i) {
+      hw().Delay(rank, true).runq_ns += static_cast<uint64_t>(share * 100e6);
+      Steps(1, costs);
+    }
+  }
+};
+
+TEST_F(HostStarved, ProxyThreadWithoutCpuIsHost) {
+  Warm();
+  Starve(1, 0.6);
+  ExpectCulprit(1, Component::kHost);
+  ExpectEvidence("the proxy thread (tid 5001) of rank 1 was runnable and waited for a CPU");
+}
+
+TEST_F(HostStarved, ThreadThatIsNotOfTheJobIsNot) {
+  Warm();
+  ThreadDelaySample other;
+  other.tid = 77;
+  other.runq_ns = 1;
+  hw().Process(1).delays.push_back(other);
+  Costs costs(4);
+  costs[1].net_ms = 90;
+  for (int i = 0; i < 40; ++i) {
+    hw().Process(1).delays.back().runq_ns += 90'000'000;
+    Steps(1, costs);
+  }
+  ExpectUnknown({Component::kNic, Component::kFabric});
+}
+
+TEST_F(HostStarved, AsBusyAsEverIsNot) {
+  for (int i = 0; i < 580; ++i) {
+    hw().Delay(1, true).runq_ns += 5'000'000;  // half of the time
+    Steps(1, Costs(4));
+  }
+  Starve(1, 0.5);
+  ExpectUnknown({Component::kNic, Component::kFabric});
+}
+
+TEST_F(HostStarved, MemoryPressureIsHost) {
+  Warm();
+  LeaveOut(3);
+  for (int i = 0; i < 40; ++i) {
+    hw().Process(3).direct_reclaim_ns += 80'000'000;
+    Wait(100);
+  }
+  ExpectCulprit(3, Component::kHost);
+  ExpectEvidence("direct reclaim");
+}
+
+TEST_F(HostStarved, KilledForLackOfMemoryIsHost) {
+  Warm();
+  Enter();
+  hw().Event(1, {.kind = HardwareEventKind::kOomKill, .pid = 1001, .text = "oom"});
+  job().Exit(1);
+  Wait(2'000);
+  ExpectCulprit(1, Component::kHost);
+  ExpectEvidence("for lack of memory");
+  EXPECT_EQ(Last().kind, IncidentKind::kDead);
+}
+
+// ---- app-dataloader ---------------------------------------------------------------------
+
+class AppDataLoader : public HardwareWorld {
+ protected:
+  void Sleep(int rank, const std::vector<std::string>& stack) {
+    for (int i = 0; i < 30; ++i) {
+      hw().Delay(rank, false).off_cpu_ns += 100'000'000;
+      hw().Delay(rank, false).stack = stack;
+      Wait(100);
+    }
+  }
+};
+
+TEST_F(AppDataLoader, MainThreadThatReadsIsApp) {
+  Warm();
+  LeaveOut(0);
+  Sleep(0, {"folio_wait_bit_common", "filemap_read", "vfs_read", "ksys_read"});
+  ExpectCulprit(0, Component::kApp);
+  ExpectEvidence("it reads (data loader, checkpoint)");
+  EXPECT_EQ(Last().kind, IncidentKind::kAbsent);
+}
+
+TEST_F(AppDataLoader, MainThreadThatWaitsForAMutexIsNot) {
+  Warm();
+  LeaveOut(0);
+  Sleep(0, {"futex_wait_queue", "do_futex"});
+  ExpectCulprit(0, Component::kHost);
+}
+
+TEST_F(AppDataLoader, ReaderThatIsAVictimIsNot) {
+  // Rank 0 has entered; what its main thread does meanwhile does not matter.
+  Warm();
+  StickGpu(2);
+  Sleep(0, {"vfs_read"});
+  ExpectCulprit(2, kGpuOf);
+  ExpectRejected("app of rank 0", "no mechanism");
+}
+
+// ---- fabric and requests ----------------------------------------------------------------
+
+class Fabric : public HardwareWorld {};
+
+TEST_F(Fabric, LossBetweenHealthyPortsIsFabric) {
+  Warm();
+  Costs costs(4);
+  costs[1].net_ms = 90;
+  for (int i = 0; i < 40; ++i) {
+    hw().Port(1).counters["packet_seq_err"] += 50;
+    hw().Port(2).counters["out_of_sequence"] += 60;
+    Steps(1, costs);
+  }
+  ExpectCulprit(1, Component::kFabric);
+  ExpectEvidence("packets are lost between port mlx5_0/1 of rank 1 and port mlx5_0/1 of rank 2");
+  ExpectRejected("nic of rank 1", "are ACTIVE");
+}
+
+TEST_F(Fabric, LossWithErrorsOfTheLinkIsNic) {
+  Warm();
+  Costs costs(4);
+  costs[1].net_ms = 90;
+  for (int i = 0; i < 40; ++i) {
+    hw().Port(1).counters["packet_seq_err"] += 50;
+    hw().Port(2).counters["out_of_sequence"] += 60;
+    hw().Port(2).counters["symbol_error"] += 60;
+    Steps(1, costs);
+  }
+  ExpectCulprit(2, Component::kNic);
+  ExpectEvidence("symbol_error");
+}
+
+TEST_F(Fabric, RetriesAsOftenAsEverAreNot) {
+  Costs costs(4);
+  costs[1].net_ms = 90;
+  for (int i = 0; i < 580; ++i) {
+    hw().Port(1).counters["packet_seq_err"] += 1;
+    Steps(1, Costs(4));
+  }
+  for (int i = 0; i < 40; ++i) {
+    hw().Port(1).counters["packet_seq_err"] += 10;  // cycles are ten times longer
+    Steps(1, costs);
+  }
+  ExpectUnknown({Component::kNic, Component::kFabric});
+}
+
+TEST_F(Fabric, BadRemoteKeyIsApplication) {
+  Warm();
+  LoseOnPath(1);
+  FailQp(1, 2, 10, 0);
+  Wait(3'000);
+  ExpectCulprit(1, Component::kApp);
+  ExpectEvidence("remote access error");
+}
+
+TEST_F(Fabric, MtuOfOneHostThatDiffersIsNicThere) {
+  hw().Port(2).netdev_mtu = 1500;
+  for (int rank : {1, 2}) {
+    QpSample& qp = hw().Qp(rank, 1, 2);
+    qp.posts[kQpWrite] = 3;
+    qp.last_post_ns = job().now_ns();
+  }
+  LoseOnPath(1);
+  Wait(14'000);
+  ExpectCulprit(2, Component::kNic);
+  ExpectEvidence("(MTU 4200) to rank 2 (MTU 1500)");
+}
+
+TEST_F(Fabric, SmallPacketsDoNotMindTheMtu) {
+  hw().Port(2).netdev_mtu = 1500;
+  hw().Qp(1, 1, 2).path_mtu = hw().Qp(2, 1, 2).path_mtu = 1024;
+  LoseOnPath(1);
+  Wait(14'000);
+  ExpectUnknown({Component::kNic, Component::kFabric});
+}
+
+// ---- tomography ---------------------------------------------------------------------------
+
+class Tomography : public HardwareWorld {};
+
+TEST_F(Tomography, TwoBelowOneBridgeAreTheBridge) {
+  Make(4, 4);  // ranks 0 and 1 share a switch, 2 and 3 another
+  Warm();
+  Costs costs(4);
+  costs[0].flush_ms = costs[1].flush_ms = 80;
+  Steps(20, costs);
+  ExpectCulprit(0, Component::kPcie);
+  EXPECT_THAT(Last().culprits[0].where, HasSubstr(hw().Address(0, Place::kSwitch)));
+  EXPECT_THAT(Last().culprits[0].where, HasSubstr("rank 0, rank 1"));
+}
+
+TEST_F(Tomography, OneOfTwoBelowABridgeIsNotTheBridge) {
+  Make(4, 4);
+  Warm();
+  Costs costs(4);
+  costs[0].flush_ms = costs[2].flush_ms = 80;
+  Steps(20, costs);
+  ASSERT_EQ(Last().culprits.size(), 2u) << Dump(Last());
+  ExpectNoEvidence("bridge");
+}
+
+TEST_F(Tomography, TwoGpusBelowOneBridgeMayBeTwoGpus) {
+  Make(4, 4);
+  Warm();
+  Costs costs(4);
+  costs[0].gpu_ms = costs[1].gpu_ms = 80;
+  Steps(20, costs);
+  ASSERT_EQ(Last().culprits.size(), 2u) << Dump(Last());
+  EXPECT_EQ(Last().culprits[0].component, kGpuOf);
+}
+
+}  // namespace
+}  // namespace mycroft
