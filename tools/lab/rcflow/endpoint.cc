@@ -22,11 +22,16 @@ absl::Status ErrnoStatus(const std::string& what, int error) {
 
 absl::StatusOr<ibv_mtu> ToMtu(uint32_t bytes) {
   switch (bytes) {
-    case 256: return IBV_MTU_256;
-    case 512: return IBV_MTU_512;
-    case 1024: return IBV_MTU_1024;
-    case 2048: return IBV_MTU_2048;
-    case 4096: return IBV_MTU_4096;
+    case 256:
+      return IBV_MTU_256;
+    case 512:
+      return IBV_MTU_512;
+    case 1024:
+      return IBV_MTU_1024;
+    case 2048:
+      return IBV_MTU_2048;
+    case 4096:
+      return IBV_MTU_4096;
   }
   return absl::InvalidArgumentError(absl::StrCat("no path MTU of ", bytes, " bytes"));
 }
@@ -89,15 +94,15 @@ absl::StatusOr<Endpoint> Endpoint::Open(const std::string& device, size_t bytes,
 
   e.domain_.reset(ibv_alloc_pd(e.context_.get()));
   if (e.domain_ == nullptr) return ErrnoStatus("protection domain of " + device, errno);
-  e.completions_.reset(ibv_create_cq(e.context_.get(), static_cast<int>(2 * depth), nullptr,
-                                     nullptr, 0));
+  e.completions_.reset(
+      ibv_create_cq(e.context_.get(), static_cast<int>(2 * depth), nullptr, nullptr, 0));
   if (e.completions_ == nullptr) return ErrnoStatus("completion queue of " + device, errno);
   e.buffer_.reset(static_cast<uint8_t*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096)));
   if (e.buffer_ == nullptr) return absl::ResourceExhaustedError("no memory for the buffer");
   memset(e.buffer_.get(), 0, bytes);
-  e.region_.reset(ibv_reg_mr(e.domain_.get(), e.buffer_.get(), bytes,
-                             IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
-                                 IBV_ACCESS_REMOTE_READ));
+  e.region_.reset(
+      ibv_reg_mr(e.domain_.get(), e.buffer_.get(), bytes,
+                 IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ));
   if (e.region_ == nullptr) {
     return ErrnoStatus(absl::StrCat("registering ", bytes, " bytes with ", device), errno);
   }

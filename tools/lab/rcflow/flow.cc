@@ -133,8 +133,8 @@ void Flow::Complete(const ibv_wc& completion, bool sender) {
   if (!sender) return;
   ++result_.messages;
   ++interval_messages_;
-  interval_latency_ns_ = std::max(
-      interval_latency_ns_, NowNs() - posted_ns_[completion.wr_id % options_.depth]);
+  interval_latency_ns_ =
+      std::max(interval_latency_ns_, NowNs() - posted_ns_[completion.wr_id % options_.depth]);
 }
 
 absl::Status Flow::Drain() {
@@ -181,7 +181,7 @@ absl::StatusOr<FlowResult> Flow::Run() {
            {"sender_gid_index", sender_.gid_index()},
            {"receiver_gid_index", receiver_.gid_index()}}}});
   const uint64_t start_ns = NowNs();
-  const uint64_t end_ns = start_ns + static_cast<uint64_t>(options_.seconds * 1e9);
+  uint64_t end_ns = start_ns + static_cast<uint64_t>(options_.seconds * 1e9);
   const uint64_t fault_ns = start_ns + static_cast<uint64_t>(options_.fault_after_s * 1e9);
   interval_ns_ = start_ns;
   if (options_.send) {
@@ -197,6 +197,7 @@ absl::StatusOr<FlowResult> Flow::Run() {
       BeginFault(now_ns);
     }
     if (now_ns - interval_ns_ >= options_.interval_ms * kNsPerMs) Interval(now_ns);
+    if (options_.stop != nullptr && *options_.stop != 0) end_ns = std::min(end_ns, now_ns);
     if (now_ns >= end_ns) stopped = true;
     if (Broken()) stopped = true;
     if (!stopped) {

@@ -9,6 +9,8 @@
 #ifndef MYCROFT_TOOLS_LAB_RCFLOW_FLOW_H_
 #define MYCROFT_TOOLS_LAB_RCFLOW_FLOW_H_
 
+#include <signal.h>
+
 #include <cstdint>
 #include <cstdio>
 #include <optional>
@@ -40,6 +42,7 @@ struct FlowOptions {
   double fault_after_s = 0;
   // After a bad completion: stay until the time is over, as a job that hangs. Else end.
   bool stay = false;
+  const volatile sig_atomic_t* stop = nullptr;  // not 0: the time is over
   std::string truth;  // file for the own fault, as tools/vm/soft-roce writes it; or empty
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/lab/rcflow/rcflow_command.h"
 
+#include <signal.h>
+
 #include <cinttypes>
 #include <cstdio>
 #include <memory>
@@ -18,6 +20,9 @@ struct Flags {
   bool bad_rkey = false, no_recv = false;
 };
 
+volatile sig_atomic_t g_stop = 0;
+void OnSignal(int) { g_stop = 1; }
+
 int Run(Flags* flags) {
   FlowOptions& flow = flags->flow;
   if (flags->bad_rkey && flags->no_recv) {
@@ -33,6 +38,10 @@ int Run(Flags* flags) {
     flow.fault = FlowFault::kNoReceive;
     flow.send = true;
   }
+  // Ends as if the time were over, with the last lines.
+  signal(SIGINT, OnSignal);
+  signal(SIGTERM, OnSignal);
+  flow.stop = &g_stop;
   auto result = RunFlow(flow, stdout);
   if (!result.ok()) {
     fprintf(stderr, "mycroft-lab rcflow: %s\n", std::string(result.status().message()).c_str());
@@ -56,24 +65,28 @@ void AddRcflowCommand(CLI::App& app, int* exit_code) {
       "rcflow", "Stream over one RDMA connection (RC) of this host; JSON lines of what it saw");
   command->add_option("--from", flow.from, "RDMA device that sends")->capture_default_str();
   command->add_option("--to", flow.to, "RDMA device that receives")->capture_default_str();
-  command->add_option("--gid-index", flow.gid_index,
-                      "GID index of the sender (default: RoCE v2 of an IPv4 address)")
+  command
+      ->add_option("--gid-index", flow.gid_index,
+                   "GID index of the sender (default: RoCE v2 of an IPv4 address)")
       ->check(CLI::Range(0, 255));
   command->add_option("--peer-gid-index", flow.peer_gid_index, "GID index of the receiver")
       ->check(CLI::Range(0, 255));
-  command->add_option("--timeout", connection.timeout,
-                      "Time until a retry: 4.096 us * 2^TIMEOUT; 0 for ever")
+  command
+      ->add_option("--timeout", connection.timeout,
+                   "Time until a retry: 4.096 us * 2^TIMEOUT; 0 for ever")
       ->capture_default_str()
       ->check(CLI::Range(0, 31));
   command->add_option("--retry", connection.retry_count, "Retries (rxe: 7 is for ever)")
       ->capture_default_str()
       ->check(CLI::Range(0, 7));
-  command->add_option("--rnr-retry", connection.rnr_retry,
-                      "Retries for a receiver that is not ready (7 is for ever)")
+  command
+      ->add_option("--rnr-retry", connection.rnr_retry,
+                   "Retries for a receiver that is not ready (7 is for ever)")
       ->capture_default_str()
       ->check(CLI::Range(0, 7));
-  command->add_option("--min-rnr-timer", connection.min_rnr_timer,
-                      "What a receiver that is not ready asks for, as encoded in verbs")
+  command
+      ->add_option("--min-rnr-timer", connection.min_rnr_timer,
+                   "What a receiver that is not ready asks for, as encoded in verbs")
       ->capture_default_str()
       ->check(CLI::Range(0, 31));
   const auto mtus = CLI::IsMember({256, 512, 1024, 2048, 4096});
