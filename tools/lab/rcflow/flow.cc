@@ -67,7 +67,7 @@ absl::Status Flow::WriteTruth() const {
   if (options_.truth.empty()) return absl::OkStatus();
   const bool key = options_.fault == FlowFault::kBadRemoteKey;
   nlohmann::json fault = {{"kind", key ? "bad-rkey" : "receiver-not-ready"},
-                          {"component", "network"},
+                          {"component", key ? "app" : "nic"},
                           {"devices", {key ? options_.from : options_.to}},
                           {"amount", 1},
                           {"unit", ""},
