@@ -46,6 +46,9 @@ function(mycroft_test name)
   # A test's own code runs once: compiling it without optimisation is what saves time.
   target_compile_options(${name} PRIVATE -O0)
   add_test(NAME ${name} COMMAND ${name} ${A_ARGS})
+  if(name MATCHES "_bpf_test$")
+    set_property(GLOBAL APPEND PROPERTY MYCROFT_BPF_TESTS ${name})  # tests/vm runs them too
+  endif()
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 300)
   endif()

@@ -6,6 +6,9 @@
 #ifdef MYCROFT_LAB_HAS_REPLAY
 #include "tools/lab/replay/replay_command.h"
 #endif
+#ifdef MYCROFT_LAB_HAS_RCFLOW
+#include "tools/lab/rcflow/rcflow_command.h"
+#endif
 
 int main(int argc, char** argv) {
   CLI::App app{"Jobs and recorded traces to test Mycroft against", "mycroft-lab"};
@@ -15,6 +18,9 @@ int main(int argc, char** argv) {
   mycroft::lab::AddJobCommand(app, &exit_code);
 #ifdef MYCROFT_LAB_HAS_REPLAY
   mycroft::AddReplayCommand(app, &exit_code);
+#endif
+#ifdef MYCROFT_LAB_HAS_RCFLOW
+  mycroft::lab::AddRcflowCommand(app, &exit_code);
 #endif
   try {
     app.parse(argc, argv);
