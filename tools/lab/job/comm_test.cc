@@ -224,8 +224,8 @@ TEST(NetTest, LongTransferIntoAShortBufferIsRefused) {
   int fds[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
   Egress egress(nullptr);
-  NetLink sender(fds[0], &egress);
-  NetLink receiver(fds[1], &egress);
+  TcpLink sender(fds[0], &egress);
+  TcpLink receiver(fds[1], &egress);
   std::vector<char> data(1000, 'x');
   std::vector<char> room(100);
   sender.Isend(data.data(), data.size());
@@ -241,8 +241,8 @@ TEST(NetTest, TransfersAreFinishedInOrder) {
   int fds[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
   Egress egress(nullptr);
-  NetLink sender(fds[0], &egress);
-  NetLink receiver(fds[1], &egress);
+  TcpLink sender(fds[0], &egress);
+  TcpLink receiver(fds[1], &egress);
   std::vector<char> big(1 << 20, 'a');
   std::vector<char> in1(1 << 20);
   std::vector<char> in2(8);
