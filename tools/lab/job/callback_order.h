@@ -25,6 +25,7 @@ struct OrderReport {
   int64_t messages = 0;  // point to point
   int64_t proxy_ops = 0;
   int64_t steps = 0;
+  int64_t refused_sends = 0;  // SendPeerWait repeated
   int64_t kernels = 0;
   int64_t open_events = 0;
   std::map<std::string, int> comms;  // name -> ranks
@@ -33,7 +34,11 @@ struct OrderReport {
 // Lines of a recording; ".gz" is read as well. False with a text in *error.
 bool ReadRecording(const std::string& path, std::vector<nlohmann::json>* lines, std::string* error);
 
-OrderReport CheckOrder(const std::vector<nlohmann::json>& lines);
+// What the transport does with an isend: sockets take it always; verbs refuse until the
+// receiver has granted a buffer, and SendPeerWait is then repeated.
+enum class Sends { kNeverRefused, kMayBeRefused };
+OrderReport CheckOrder(const std::vector<nlohmann::json>& lines,
+                       Sends sends = Sends::kNeverRefused);
 
 }  // namespace mycroft::lab
 

@@ -160,6 +160,25 @@ TEST(CallbackOrderTest, EachMutationIsSeen) {
   }
 }
 
+TEST(CallbackOrderTest, RepeatedSendPeerWaitIsARefusedSend) {
+  std::vector<json> lines = Small();
+  const size_t at = LineOf(
+      lines, [](const json& l) { return l["k"] == "s" && l["h"] == 9 && l["st"] == 20; });
+  for (int i = 0; i < 2; ++i) {
+    const json copy = lines[at];
+    lines.insert(lines.begin() + static_cast<long>(at), copy);
+  }
+  EXPECT_FALSE(CheckOrder(lines).violations.empty());
+  const OrderReport report = CheckOrder(lines, Sends::kMayBeRefused);
+  EXPECT_TRUE(report.violations.empty()) << ::testing::PrintToString(report.violations);
+  EXPECT_EQ(report.refused_sends, 2);
+  EXPECT_TRUE(report.complete);
+  // Again after SendWait: never.
+  const json wait = lines[at];
+  lines.insert(lines.begin() + static_cast<long>(at) + 4, wait);
+  EXPECT_FALSE(CheckOrder(lines, Sends::kMayBeRefused).violations.empty());
+}
+
 TEST(CallbackOrderTest, OpenEventsAreNotComplete) {
   std::vector<json> lines = Small();
   lines.erase(lines.begin() + static_cast<long>(LineOf(lines, [](const json& l) {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "tools/lab/job/verbs_link.h"
+
 namespace mycroft::lab {
 namespace {
 
@@ -15,6 +17,29 @@ constexpr char kInt8[] = "ncclInt8";
 int P2pChannel(int from, int to, int nranks, int channels, int parts, int part) {
   const int base = parts == channels ? 0 : (to - from + nranks) % nranks;
   return (base + part) % channels;
+}
+
+VerbsLink::Setup VerbsSetup(const Process& process, int self, int peer, Connection* conn) {
+  VerbsLink::Setup setup;
+  setup.device = process.verbs;
+  setup.options = process.verbs_options;
+  setup.is_send = conn->is_send;
+  setup.flush = process.verbs_flush;
+  setup.tag = static_cast<uint32_t>(conn->is_send ? peer : self);  // NCCL's: the receiver's rank
+  setup.buffer = conn->fifo.buffer.data();
+  setup.buffer_bytes = conn->fifo.buffer.size();
+  setup.faults = process.faults;
+  for (const FaultSpec& fault : process.all_faults) {
+    if (fault.kind != FaultKind::kWrongGid && fault.kind != FaultKind::kMtuMismatch) continue;
+    if (fault.rank != self && fault.rank != peer) continue;
+    setup.spare = true;
+    if (fault.rank != self) continue;
+    if (fault.kind == FaultKind::kWrongGid) setup.spare_gid_index = static_cast<int>(fault.amount);
+    if (fault.kind == FaultKind::kMtuMismatch) {
+      setup.spare_mtu_bytes = static_cast<uint32_t>(fault.amount);
+    }
+  }
+  return setup;
 }
 
 }  // namespace
@@ -56,13 +81,29 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(const CommPla
     conn->channel = channel;
     return conn;
   };
+  // Those whose handshake goes on: as sender, as receiver.
+  std::vector<VerbsLink*> dialed;
+  std::vector<VerbsLink*> accepted;
+  auto open = [&](int fd, Connection* conn) -> absl::Status {
+    if (process->verbs == nullptr) {
+      conn->link = std::make_unique<TcpLink>(fd, process->egress);
+      return absl::OkStatus();
+    }
+    auto link = VerbsLink::Create(
+        fd, VerbsSetup(*process, job_rank, plan.members[conn->peer], conn),
+        process->connect_deadline_ns);
+    if (!link.ok()) return link.status();
+    (conn->is_send ? dialed : accepted).push_back(link->get());
+    conn->link = *std::move(link);
+    return absl::OkStatus();
+  };
   auto dial = [&](int peer, int channel, bool p2p) -> absl::StatusOr<std::unique_ptr<Connection>> {
     absl::StatusOr<int> fd =
         Dial(process->ports[plan.members[peer]], {plan.id, rank, peer, channel, p2p ? 1 : 0},
              process->job_token, process->socket_buffer);
     if (!fd.ok()) return fd.status();
     auto conn = make(true, peer, channel);
-    conn->link = std::make_unique<NetLink>(*fd, process->egress);
+    if (absl::Status s = open(*fd, conn.get()); !s.ok()) return s;
     return conn;
   };
   auto accept = [&](int peer, int channel,
@@ -72,7 +113,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(const CommPla
                                   process->connect_deadline_ns);
     if (!fd.ok()) return fd.status();
     auto conn = make(false, peer, channel);
-    conn->link = std::make_unique<NetLink>(*fd, process->egress);
+    if (absl::Status s = open(*fd, conn.get()); !s.ok()) return s;
     return conn;
   };
 
@@ -102,6 +143,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(const CommPla
     }
     comm->times_.push_back(std::make_unique<KernelTimes>());
   }
+  for (const auto& links : {dialed, accepted}) {
+    for (VerbsLink* link : links) {
+      if (absl::Status s = link->Finish(process->connect_deadline_ns); !s.ok()) return s;
+    }
+  }
   comm->works_.assign(channels, 0);
   comm->times_queue_ = std::vector<std::array<ProxyQueue, 2>>(channels);
   ProxyThread::Hooks hooks;
@@ -110,6 +156,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(const CommPla
   hooks.profiler = process->profiler;
   hooks.context = comm->context_;
   hooks.rank = rank;
+  hooks.spin = process->verbs_spin;
   hooks.on_error = [process, name = plan.name](const std::string& what) {
     if (process->on_error) process->on_error(name + " " + what);
   };
@@ -123,6 +170,21 @@ void Communicator::Destroy(bool abort) {
     process_->profiler->Finalize(context_);
     has_context_ = false;
   }
+  if (!abort) CloseLinks();
+}
+
+void Communicator::CloseLinks() {
+  constexpr uint64_t kPatienceNs = 2 * kNsPerSec;
+  std::vector<NetLink*> links;
+  for (auto* side : {&ring_send_, &ring_recv_}) {
+    for (auto& conn : *side) links.push_back(conn->link.get());
+  }
+  for (auto* side : {&p2p_send_, &p2p_recv_}) {
+    for (auto& [key, conn] : *side) links.push_back(conn->link.get());
+  }
+  for (NetLink* link : links) link->BeginClose();
+  const uint64_t deadline = NowNs() + kPatienceNs;
+  for (NetLink* link : links) link->EndClose(deadline);
 }
 
 Communicator::~Communicator() { Destroy(true); }

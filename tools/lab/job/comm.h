@@ -30,6 +30,7 @@
 #include "tools/lab/job/net.h"
 #include "tools/lab/job/profiler.h"
 #include "tools/lab/job/proxy.h"
+#include "tools/lab/job/verbs.h"
 
 namespace mycroft::lab {
 
@@ -39,6 +40,11 @@ struct Process {
   Profiler* profiler = nullptr;
   FaultBoard* faults = nullptr;
   Egress* egress = nullptr;
+  VerbsDevice* verbs = nullptr;  // null: TCP
+  VerbsOptions verbs_options;
+  bool verbs_flush = false;
+  bool verbs_spin = false;
+  std::vector<FaultSpec> all_faults;  // of all ranks
   Listener* listener = nullptr;
   std::vector<uint16_t> ports;  // by job rank
   uint64_t job_token = 0;
@@ -72,6 +78,7 @@ class Communicator {
  private:
   friend class Api;
   Communicator() = default;
+  void CloseLinks();
 
   CommPlan plan_;
   int rank_ = 0;

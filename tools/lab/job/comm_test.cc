@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Communicators in one process, one set of threads per rank, over real sockets.
+// Communicators in one process, one set of threads per rank, over real sockets and over
+// the RDMA fabric in memory.
 #include "tools/lab/job/comm.h"
 
 #include <gtest/gtest.h>
@@ -10,11 +11,13 @@
 #include <thread>
 
 #include "tools/lab/job/train.h"
+#include "tools/lab/job/verbs_fake.h"
 
 namespace mycroft::lab {
 namespace {
 
 struct TestRank {
+  std::unique_ptr<VerbsDevice> verbs;
   std::unique_ptr<FaultBoard> faults;
   std::unique_ptr<Egress> egress;
   std::unique_ptr<Device> device;
@@ -27,10 +30,20 @@ struct TestRank {
 // Runs `body` once per rank in a thread of its own.
 class Ranks {
  public:
-  explicit Ranks(int n, std::vector<FaultSpec> faults = {}) : ranks_(n) {
+  explicit Ranks(int n, std::vector<FaultSpec> faults = {}, Transport transport = Transport::kTcp)
+      : ranks_(n) {
+    if (transport == Transport::kVerbs) {
+      fabric_ = std::make_unique<FakeFabric>(7);
+      pump_ = std::thread([this] {
+        while (!stop_) {
+          if (!fabric_->Step()) std::this_thread::sleep_for(std::chrono::microseconds(20));
+        }
+      });
+    }
     std::vector<uint16_t> ports;
     for (int r = 0; r < n; ++r) {
       TestRank& rank = ranks_[r];
+      if (fabric_ != nullptr) rank.verbs = fabric_->Open("fake" + std::to_string(r % 2));
       rank.faults = std::make_unique<FaultBoard>(faults, r, nullptr);
       rank.egress = std::make_unique<Egress>(rank.faults.get());
       rank.device = std::make_unique<Device>(rank.faults.get(), GpuClock{});
@@ -46,6 +59,9 @@ class Ranks {
       rank.process.profiler = rank.profiler.get();
       rank.process.faults = rank.faults.get();
       rank.process.egress = rank.egress.get();
+      rank.process.verbs = rank.verbs.get();
+      rank.process.verbs_flush = true;
+      rank.process.all_faults = faults;
       rank.process.listener = rank.listener.get();
       rank.process.ports = ports;
       rank.process.job_token = 42;
@@ -54,7 +70,12 @@ class Ranks {
       rank.process.on_error = [&rank](const std::string& what) { rank.error = what; };
     }
   }
+  ~Ranks() {
+    stop_ = true;
+    if (pump_.joinable()) pump_.join();
+  }
   TestRank& operator[](int r) { return ranks_[r]; }
+  FakeFabric& fabric() { return *fabric_; }
   void Run(const std::function<void(int, TestRank&)>& body) {
     std::vector<std::thread> threads;
     for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) {
@@ -64,10 +85,17 @@ class Ranks {
   }
 
  private:
+  std::unique_ptr<FakeFabric> fabric_;
+  std::atomic<bool> stop_{false};
   std::vector<TestRank> ranks_;
+  std::thread pump_;
 };
 
-TEST(CommTest, EveryOperationMovesTheRightData) {
+class CommTransportTest : public ::testing::TestWithParam<Transport> {};
+INSTANTIATE_TEST_SUITE_P(, CommTransportTest, ::testing::Values(Transport::kTcp, Transport::kVerbs),
+                         [](const auto& info) { return std::string(ToString(info.param)); });
+
+TEST_P(CommTransportTest, EveryOperationMovesTheRightData) {
   JobConfig config;
   config.ranks = 3;
   config.compute_us = 0;
@@ -75,7 +103,7 @@ TEST(CommTest, EveryOperationMovesTheRightData) {
   config.ops = *ParseOps("ar,rs,ag,bc,sr");
   ASSERT_TRUE(Complete(&config).ok());
   const auto plans = PlanComms(config);
-  Ranks ranks(3);
+  Ranks ranks(3, {}, GetParam());
   ranks.Run([&](int r, TestRank& rank) {
     auto comm = Communicator::Create(plans[0], r, &rank.process);
     ASSERT_TRUE(comm.ok()) << comm.status();
@@ -94,7 +122,7 @@ TEST(CommTest, EveryOperationMovesTheRightData) {
   for (int r = 0; r < 3; ++r) EXPECT_EQ(ranks[r].error, "");
 }
 
-TEST(CommTest, PipelineAndTensorGrids) {
+TEST_P(CommTransportTest, PipelineAndTensorGrids) {
   for (Layout layout : {Layout::kDpPp, Layout::kDpTp}) {
     JobConfig config;
     config.layout = layout;
@@ -107,7 +135,7 @@ TEST(CommTest, PipelineAndTensorGrids) {
     config.uneven_p2p = true;
     ASSERT_TRUE(Complete(&config).ok());
     const auto plans = PlanComms(config);
-    Ranks ranks(4);
+    Ranks ranks(4, {}, GetParam());
     ranks.Run([&](int r, TestRank& rank) {
       std::vector<std::unique_ptr<Communicator>> comms;
       std::vector<Communicator*> mine;
@@ -220,12 +248,57 @@ TEST(CommTest, DeadPeerIsAnErrorNotAHang) {
   EXPECT_NE(ranks[0].error.find("world channel"), std::string::npos) << ranks[0].error;
 }
 
+// As with NCCL: the error is reported, and the operation stands still until somebody aborts.
+TEST(CommTest, BadCompletionIsReportedAndTheOperationStandsStill) {
+  JobConfig config;
+  config.ranks = 3;
+  config.compute_us = 0;
+  config.bytes = 1000000;
+  ASSERT_TRUE(Complete(&config).ok());
+  const auto plans = PlanComms(config);
+  Ranks ranks(3, {*ParseFault("bad-rkey:rank=1,at=0", 3)}, Transport::kVerbs);
+  std::atomic<int> failed{0};
+  ranks.Run([&](int r, TestRank& rank) {
+    rank.process.on_error = [&](const std::string& what) {
+      rank.error = what;
+      ++failed;
+    };
+    auto comm = Communicator::Create(plans[0], r, &rank.process);
+    ASSERT_TRUE(comm.ok()) << comm.status();
+    Trainer trainer(config, r, {comm->get()}, &rank.process);
+    ASSERT_TRUE(trainer.WarmUp());
+    rank.faults->Start(NowNs());
+    trainer.Enqueue(0);
+    std::atomic<bool> done{false};
+    std::thread watchdog([&] {
+      const uint64_t deadline = NowNs() + 5 * kNsPerSec;
+      while (failed < 2 && NowNs() < deadline) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      EXPECT_FALSE(done) << "rank " << r;
+      rank.device->Abort();
+    });
+    EXPECT_FALSE(rank.device->Synchronize());
+    done = true;
+    watchdog.join();
+    rank.device->Join();
+    (*comm)->Destroy(true);
+  });
+  EXPECT_EQ(failed, 2);
+  EXPECT_NE(ranks[0].error.find("to peer 1: bad completion: status 10"), std::string::npos)
+      << ranks[0].error;
+  EXPECT_NE(ranks[1].error.find("from peer 0: bad completion: status 5"), std::string::npos)
+      << ranks[1].error;
+  EXPECT_EQ(ranks[2].error, "");
+}
+
 TEST(NetTest, LongTransferIntoAShortBufferIsRefused) {
   int fds[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
   Egress egress(nullptr);
-  NetLink sender(fds[0], &egress);
-  NetLink receiver(fds[1], &egress);
+  TcpLink sender(fds[0], &egress);
+  TcpLink receiver(fds[1], &egress);
   std::vector<char> data(1000, 'x');
   std::vector<char> room(100);
   sender.Isend(data.data(), data.size());
@@ -241,8 +314,8 @@ TEST(NetTest, TransfersAreFinishedInOrder) {
   int fds[2];
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, fds), 0);
   Egress egress(nullptr);
-  NetLink sender(fds[0], &egress);
-  NetLink receiver(fds[1], &egress);
+  TcpLink sender(fds[0], &egress);
+  TcpLink receiver(fds[1], &egress);
   std::vector<char> big(1 << 20, 'a');
   std::vector<char> in1(1 << 20);
   std::vector<char> in2(8);

@@ -53,6 +53,56 @@ const char* ToString(OpKind op) {
   return "?";
 }
 
+const char* ToString(Transport transport) {
+  switch (transport) {
+    case Transport::kTcp:
+      return "tcp";
+    case Transport::kVerbs:
+      return "verbs";
+  }
+  return "?";
+}
+
+absl::StatusOr<Transport> ParseTransport(const std::string& text) {
+  for (Transport transport : {Transport::kTcp, Transport::kVerbs}) {
+    if (text == ToString(transport)) return transport;
+  }
+  return Bad("--transport \"" + text + "\" is not known; use tcp or verbs");
+}
+
+absl::StatusOr<std::vector<std::string>> ParseDevices(const std::string& text) {
+  std::vector<std::string> names;
+  std::istringstream in(text);
+  std::string name;
+  while (std::getline(in, name, ',')) {
+    if (name.empty() || name.size() > 63) {
+      return Bad("--ib-devices \"" + text + "\": not a list of names");
+    }
+    names.push_back(name);
+  }
+  return names;
+}
+
+absl::Status CheckFaults(const JobConfig& config) {
+  for (const FaultSpec& fault : config.faults) {
+    const FaultInfo& info = Info(fault.kind);
+    const std::string name = info.name;
+    if (info.needs == FaultNeeds::kTcp && config.transport != Transport::kTcp) {
+      return Bad("--fault " + name + " acts on sockets; over verbs the network is disturbed from "
+                 "outside (tc qdisc add dev DEV root netem ...)");
+    }
+    if (info.needs == FaultNeeds::kVerbs && config.transport != Transport::kVerbs) {
+      return Bad("--fault " + name + " needs --transport verbs");
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string DeviceOf(const JobConfig& config, int job_rank) {
+  if (config.transport != Transport::kVerbs || config.ib_devices.empty()) return "";
+  return config.ib_devices[static_cast<size_t>(job_rank) % config.ib_devices.size()];
+}
+
 absl::StatusOr<Layout> ParseLayout(const std::string& text) {
   for (Layout layout : {Layout::kFlat, Layout::kDpPp, Layout::kDpTp}) {
     if (text == ToString(layout)) return layout;
@@ -101,12 +151,22 @@ absl::Status Complete(JobConfig* config) {
            CheckRange("--duration", c.duration_s, 0, 1e7),
            CheckRange("--socket-buffer", static_cast<double>(c.socket_buffer), 0, 64 << 20),
            CheckRange("--abort-after", c.abort_after_s, 0, 1e6),
+           CheckRange("--ib-gid-index", c.ib.gid_index, -1, 255),
+           CheckRange("--ib-timeout", c.ib.timeout, 0, 31),
+           CheckRange("--ib-retry", c.ib.retry, 0, 7),
+           CheckRange("--ib-rnr-retry", c.ib.rnr_retry, 0, 7),
+           CheckRange("--ib-min-rnr-timer", c.ib.min_rnr_timer, 0, 31),
+           CheckRange("--ib-mtu", c.ib.mtu_bytes, 0, 4096),
        }) {
     range.Update(s);
   }
   if (!range.ok()) return range;
   if (c.bytes % 4 != 0 || c.p2p_bytes % 4 != 0 || c.tp_bytes % 4 != 0 || c.world_bytes % 4 != 0) {
     return Bad("sizes must be multiples of 4 bytes (float32)");
+  }
+  const int mtu = c.ib.mtu_bytes;
+  if (mtu != 0 && (mtu < 256 || (mtu & (mtu - 1)) != 0)) {
+    return Bad("--ib-mtu must be 256, 512, 1024, 2048 or 4096");
   }
   if (c.profiler_api != 0 && (c.profiler_api < 4 || c.profiler_api > 6)) {
     return Bad("--profiler-api must be 4, 5 or 6");
@@ -247,7 +307,18 @@ nlohmann::json ToJson(const JobConfig& c) {
           {"plugin_given", c.plugin_given},
           {"api", c.profiler_api},
           {"seed", c.seed},
-          {"socket_buffer", c.socket_buffer}};
+          {"socket_buffer", c.socket_buffer},
+          {"transport", static_cast<int>(c.transport)},
+          {"ib",
+           {{"devices", c.ib_devices},
+            {"gid_index", c.ib.gid_index},
+            {"timeout", c.ib.timeout},
+            {"retry", c.ib.retry},
+            {"rnr_retry", c.ib.rnr_retry},
+            {"min_rnr_timer", c.ib.min_rnr_timer},
+            {"mtu", c.ib.mtu_bytes},
+            {"flush", c.ib_flush},
+            {"spin", c.ib_spin}}}};
 }
 
 absl::StatusOr<JobConfig> ConfigFromJson(const nlohmann::json& j) {
@@ -290,6 +361,17 @@ absl::StatusOr<JobConfig> ConfigFromJson(const nlohmann::json& j) {
     c.profiler_api = j.at("api");
     c.seed = j.at("seed");
     c.socket_buffer = j.at("socket_buffer");
+    c.transport = static_cast<Transport>(j.at("transport").get<int>());
+    const nlohmann::json& ib = j.at("ib");
+    c.ib_devices = ib.at("devices").get<std::vector<std::string>>();
+    c.ib.gid_index = ib.at("gid_index");
+    c.ib.timeout = ib.at("timeout");
+    c.ib.retry = ib.at("retry");
+    c.ib.rnr_retry = ib.at("rnr_retry");
+    c.ib.min_rnr_timer = ib.at("min_rnr_timer");
+    c.ib.mtu_bytes = ib.at("mtu");
+    c.ib_flush = ib.at("flush");
+    c.ib_spin = ib.at("spin");
     return c;
   } catch (const nlohmann::json::exception& e) {
     return Bad(std::string("job description: ") + e.what());

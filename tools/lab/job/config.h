@@ -14,10 +14,13 @@
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
 #include "tools/lab/job/fault.h"
+#include "tools/lab/job/verbs.h"
 
 namespace mycroft::lab {
 
 enum class Layout { kFlat, kDpPp, kDpTp };
+
+enum class Transport { kTcp, kVerbs };
 
 // Operations of one iteration, the letters of the truth file.
 enum class OpKind { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kSendRecv };
@@ -48,6 +51,11 @@ struct JobConfig {
   int profiler_api = 0;  // 0: the newest that the plugin exports
   uint64_t seed = 1;
   int64_t socket_buffer = 128 << 10;  // SO_SNDBUF and SO_RCVBUF; 0: the system's choice
+  Transport transport = Transport::kTcp;
+  std::vector<std::string> ib_devices;  // rank i uses device i modulo their number
+  VerbsOptions ib;
+  bool ib_flush = false;  // RDMA_READ after every arrival, as with GPU Direct
+  bool ib_spin = false;   // progress threads never sleep while there is work
   double abort_after_s = 10;          // from the first dead or failed rank to the abort of all
 };
 
@@ -70,11 +78,18 @@ struct Role {
 
 const char* ToString(Layout layout);  // "flat", "dpxpp", "dpxtp"
 const char* ToString(OpKind op);      // "ar", "rs", "ag", "bc", "sr"
+const char* ToString(Transport transport);  // "tcp", "verbs"
+absl::StatusOr<Transport> ParseTransport(const std::string& text);
+absl::StatusOr<std::vector<std::string>> ParseDevices(const std::string& text);  // "rxeA,rxeB"
 absl::StatusOr<Layout> ParseLayout(const std::string& text);
 absl::StatusOr<std::vector<OpKind>> ParseOps(const std::string& text);  // "ar,rs,ag"
 
 // Fills in the missing grid dimension and checks every bound.
 absl::Status Complete(JobConfig* config);
+// The faults act on the transport of the job. Call when `faults` and `transport` are set.
+absl::Status CheckFaults(const JobConfig& config);
+// The RDMA device of a rank; empty: none.
+std::string DeviceOf(const JobConfig& config, int job_rank);
 
 // flat: "world". dpxpp (job rank = stage * dp + index): "world", "dp<stage>",
 // "pp<dp index>". dpxtp (job rank = index * tp + tp index): "world", "tp<dp index>",

@@ -94,6 +94,34 @@ TEST(ConfigTest, TensorGridAndSingletons) {
   EXPECT_EQ(chain[1].name, "pp0");
 }
 
+TEST(ConfigTest, Verbs) {
+  JobConfig config;
+  config.transport = *ParseTransport("verbs");
+  config.ib_devices = *ParseDevices("a,b,c");
+  ASSERT_TRUE(Complete(&config).ok());
+  EXPECT_EQ(DeviceOf(config, 0), "a");
+  EXPECT_EQ(DeviceOf(config, 5), "c");
+  EXPECT_FALSE(ParseTransport("rdma").ok());
+  EXPECT_FALSE(ParseDevices("a,,b").ok());
+  EXPECT_TRUE(ParseDevices("")->empty());
+  config.faults = {*ParseFault("rnr:rank=1,at=2", 4)};
+  EXPECT_TRUE(CheckFaults(config).ok());
+  config.faults = {*ParseFault("net-down:rank=1,at=2", 4)};
+  EXPECT_THAT(std::string(CheckFaults(config).message()), HasSubstr("netem"));
+  config.transport = Transport::kTcp;
+  EXPECT_TRUE(CheckFaults(config).ok());
+  EXPECT_EQ(DeviceOf(config, 0), "");
+  config.faults = {*ParseFault("bad-rkey:rank=1,at=2", 4)};
+  EXPECT_THAT(std::string(CheckFaults(config).message()), HasSubstr("needs --transport verbs"));
+  for (int mtu : {1, 255, 1500, 8192}) {
+    config.ib.mtu_bytes = mtu;
+    EXPECT_THAT(std::string(Complete(&config).message()), HasSubstr("--ib-mtu"));
+  }
+  config.ib.mtu_bytes = 0;
+  config.ib.retry = 8;
+  EXPECT_THAT(std::string(Complete(&config).message()), HasSubstr("--ib-retry"));
+}
+
 TEST(ConfigTest, JsonRoundTrip) {
   JobConfig config = Grid(Layout::kDpTp, 4, 2, 2);
   config.ops = *ParseOps("ar,sr,ag");
@@ -102,6 +130,15 @@ TEST(ConfigTest, JsonRoundTrip) {
   config.seed = 99;
   config.plugin = "/x/y.so";
   config.plugin_given = true;
+  config.transport = Transport::kVerbs;
+  config.ib_devices = *ParseDevices("rxeA,rxeB");
+  config.ib.gid_index = 3;
+  config.ib.timeout = 18;
+  config.ib.retry = 6;
+  config.ib.rnr_retry = 5;
+  config.ib.min_rnr_timer = 0;
+  config.ib.mtu_bytes = 2048;
+  config.ib_flush = config.ib_spin = true;
   ASSERT_TRUE(Complete(&config).ok());
   config.faults = {*ParseFault("net-slow:rank=1,at=2,for=3,amount=4", 4),
                    *ParseFault("kill:rank=0,at=1", 4)};

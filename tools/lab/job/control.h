@@ -13,6 +13,7 @@
 //     iter    i, s start, q all calls enqueued, d stream drained (ns)
 //     limit   n iterations started
 //     fault   i index, b begun, ns
+//     note    what: said by a device, no failure
 //     error   what             done   iters, bad (iterations with wrong data), result
 #ifndef MYCROFT_TOOLS_LAB_JOB_CONTROL_H_
 #define MYCROFT_TOOLS_LAB_JOB_CONTROL_H_

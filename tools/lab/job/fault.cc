@@ -14,15 +14,22 @@ constexpr FaultInfo kFaults[] = {
     {FaultKind::kGpuLate, "gpu-late", "gpu", "slow", "us", 150000},
     {FaultKind::kGpuStuck, "gpu-stuck", "gpu", "hang", "slices before the stop", 3},
     {FaultKind::kBusSlow, "bus-slow", "pcie", "slow", "us per copy", 10000},
-    {FaultKind::kNetSlow, "net-slow", "nic", "slow", "Mb/s", 200},
-    {FaultKind::kNetDown, "net-down", "nic", "hang", "", 0},
+    {FaultKind::kNetSlow, "net-slow", "nic", "slow", "Mb/s", 200, FaultNeeds::kTcp},
+    {FaultKind::kNetDown, "net-down", "nic", "hang", "", 0, FaultNeeds::kTcp},
     {FaultKind::kProcStopped, "proc-stopped", "host", "hang", "", 0},
     {FaultKind::kProxyStarved, "proxy-starved", "host", "slow", "percent of a CPU", 1},
     {FaultKind::kHostLate, "host-late", "host", "slow", "us", 150000},
     {FaultKind::kAbsent, "absent", "host", "absent", "", 0},
     {FaultKind::kMismatchSize, "mismatch-size", "app", "mismatch", "percent of the size", 50},
     {FaultKind::kMismatchOrder, "mismatch-order", "app", "mismatch", "", 0},
-    {FaultKind::kKill, "kill", "host", "dead", "", 0},
+    {FaultKind::kKill, "kill", "host", "dead", "", 0, FaultNeeds::kAny, true},
+    {FaultKind::kRnr, "rnr", "nic", "hang", "", 0, FaultNeeds::kVerbs},
+    {FaultKind::kRnrLate, "rnr-late", "nic", "slow", "us per receive", 20000, FaultNeeds::kVerbs},
+    // A failed queue pair does not come back.
+    {FaultKind::kBadRkey, "bad-rkey", "app", "hang", "", 0, FaultNeeds::kVerbs, true},
+    {FaultKind::kWrongGid, "wrong-gid", "nic", "hang", "GID index", 1, FaultNeeds::kVerbs, true},
+    {FaultKind::kMtuMismatch, "mtu-mismatch", "nic", "hang", "bytes", 1024, FaultNeeds::kVerbs,
+     true},
 };
 static_assert(std::size(kFaults) == static_cast<size_t>(FaultKind::kCount));
 
@@ -61,6 +68,13 @@ absl::Status Split(const std::string& text, std::string* kind,
   return absl::OkStatus();
 }
 
+bool IsMtu(double bytes) {
+  for (double mtu : {256.0, 512.0, 1024.0, 2048.0, 4096.0}) {
+    if (bytes == mtu) return true;
+  }
+  return false;
+}
+
 std::string KindNames() {
   std::string names;
   for (const FaultInfo& info : kFaults) {
@@ -81,6 +95,8 @@ std::string FaultHelp() {
     help += info.name;
     help.append(16 - std::string(info.name).size(), ' ');
     help += std::string("culprit: ") + info.component;
+    if (info.needs == FaultNeeds::kTcp) help += "; --transport tcp";
+    if (info.needs == FaultNeeds::kVerbs) help += "; --transport verbs";
     if (info.unit[0] != '\0') {
       char number[32];
       snprintf(number, sizeof(number), "%g", info.default_amount);
@@ -127,17 +143,24 @@ absl::StatusOr<FaultSpec> ParseFault(const std::string& text, int nranks) {
       if (number <= 0 || number > 1e6) {
         return Bad(text, "for must be more than 0 and at most 1e6 seconds; leave it out for ever");
       }
-      if (info->kind == FaultKind::kKill)
-        return Bad(text, "a killed rank does not come back: no for");
+      if (info->for_ever) {
+        return Bad(text, std::string("after ") + info->name + " nothing comes back: no for");
+      }
       spec.for_s = number;
     } else if (key == "amount") {
       if (info->unit[0] == '\0') return Bad(text, std::string(info->name) + " takes no amount");
-      if (number <= 0 || number > 1e9) {
+      if (number < 0 || number > 1e9 || (number == 0 && info->kind != FaultKind::kWrongGid)) {
         return Bad(text, std::string("amount (") + info->unit + ") must be more than 0");
       }
       if ((info->kind == FaultKind::kProxyStarved || info->kind == FaultKind::kMismatchSize) &&
           number >= 100) {
         return Bad(text, std::string("amount (") + info->unit + ") must be less than 100");
+      }
+      if (info->kind == FaultKind::kWrongGid && (number > 255 || number != std::floor(number))) {
+        return Bad(text, "amount (GID index) must be 0 to 255");
+      }
+      if (info->kind == FaultKind::kMtuMismatch && !IsMtu(number)) {
+        return Bad(text, "amount (bytes) must be 256, 512, 1024, 2048 or 4096");
       }
       spec.amount = number;
     } else {

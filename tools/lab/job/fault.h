@@ -29,7 +29,7 @@ enum class FaultKind : int {
   kGpuStuck,       // amount: slices of a kernel after which it stops
   kBusSlow,        // amount: us more for every copy between device and staging buffer
   kNetSlow,        // amount: Mb/s of egress, all connections of the rank together
-  kNetDown,        // egress stops: nothing is delivered any more
+  kNetDown,        // egress stops: nothing is delivered any more; both over TCP only
   kProcStopped,    // SIGSTOP, later SIGCONT
   kProxyStarved,   // amount: percent of a CPU left to the rank's progress threads
   kHostLate,       // amount: us that the host sleeps before it issues an iteration
@@ -37,11 +37,18 @@ enum class FaultKind : int {
   kMismatchSize,   // amount: percent of the size that the others use
   kMismatchOrder,  // two collectives swapped; with only one, Broadcast for AllReduce
   kKill,           // SIGKILL
+  kRnr,            // receiver not ready: buffers are granted, but no receive is posted
+  kRnrLate,        // amount: us by which every receive is posted too late
+  kBadRkey,        // buffers are granted with a wrong remote key
+  kWrongGid,       // amount: GID index; the rank's queue pairs use a wrong source address
+  kMtuMismatch,    // amount: bytes; the rank's path MTU is not that of its peers
   kCount,
 };
 
 // A kind as a row of a table: name, component of the culprit ("gpu", "pcie", "nic",
-// "host", "app"), what `amount` counts (empty: takes none) and its default.
+// "host", "app"), what `amount` counts (empty: takes none), its default, and on which
+// transport it acts.
+enum class FaultNeeds { kAny, kTcp, kVerbs };
 struct FaultInfo {
   FaultKind kind;
   const char* name;
@@ -49,6 +56,8 @@ struct FaultInfo {
   const char* verdict;  // of FORMAT: "slow", "hang", "absent", "mismatch", "dead"
   const char* unit;
   double default_amount;
+  FaultNeeds needs = FaultNeeds::kAny;
+  bool for_ever = false;  // takes no `for`
 };
 const FaultInfo& Info(FaultKind kind);
 std::string FaultHelp();  // one line per kind, for --help

@@ -38,6 +38,12 @@ TEST(FaultTest, AllKeys) {
   EXPECT_DOUBLE_EQ(fault->amount, 50);
 }
 
+TEST(FaultTest, TheFirstGidIndexIsAnAmount) {
+  const auto fault = ParseFault("wrong-gid:rank=0,at=1,amount=0", 2);
+  ASSERT_TRUE(fault.ok()) << fault.status();
+  EXPECT_EQ(fault->amount, 0);
+}
+
 TEST(FaultTest, BadTextSaysWhatIsWrong) {
   const std::vector<std::pair<const char*, const char*>> cases = {
       {"", "no fault is called"},
@@ -59,7 +65,12 @@ TEST(FaultTest, BadTextSaysWhatIsWrong) {
       {"gpu-slow:rank=0,at=1,speed=3", "\"speed\" is not known"},
       {"gpu-slow:rank=0,at=1,amount=0", "must be more than 0"},
       {"net-down:rank=0,at=1,amount=3", "takes no amount"},
-      {"kill:rank=0,at=1,for=3", "does not come back"},
+      {"kill:rank=0,at=1,for=3", "nothing comes back"},
+      {"bad-rkey:rank=0,at=1,for=3", "nothing comes back"},
+      {"rnr:rank=0,at=1,amount=3", "takes no amount"},
+      {"wrong-gid:rank=0,at=1,amount=1.5", "must be 0 to 255"},
+      {"wrong-gid:rank=0,at=1,amount=256", "must be 0 to 255"},
+      {"mtu-mismatch:rank=0,at=1,amount=1500", "256, 512, 1024, 2048 or 4096"},
       {"mismatch-size:rank=0,at=1,amount=100", "must be less than 100"},
   };
   for (const auto& [text, why] : cases) {

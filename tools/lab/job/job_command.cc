@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,6 +22,8 @@ struct Options {
   LaunchOptions launch;
   std::string layout = "flat";
   std::string ops = "ar";
+  std::string transport = "tcp";
+  std::string ib_devices;
   std::vector<std::string> faults;
   std::vector<std::string> events;
 };
@@ -38,6 +41,12 @@ int Run(Options* options, bool plugin_given) {
   auto ops = ParseOps(options->ops);
   if (!ops.ok()) return Usage(ops.status());
   config.ops = *ops;
+  auto transport = ParseTransport(options->transport);
+  if (!transport.ok()) return Usage(transport.status());
+  config.transport = *transport;
+  auto devices = ParseDevices(options->ib_devices);
+  if (!devices.ok()) return Usage(devices.status());
+  config.ib_devices = *devices;
   if (absl::Status s = Complete(&config); !s.ok()) return Usage(s);
   for (const std::string& text : options->faults) {
     auto fault = ParseFault(text, config.ranks);
@@ -52,6 +61,16 @@ int Run(Options* options, bool plugin_given) {
       return Usage(absl::InvalidArgumentError("--event " + std::string(event.status().message())));
     }
     config.events.push_back(*event);
+  }
+  if (absl::Status s = CheckFaults(config); !s.ok()) return Usage(s);
+  if (config.transport == Transport::kVerbs) {
+    auto devices = FindVerbsDevices(config.ib_devices);
+    if (!devices.ok()) {
+      fprintf(stderr, "mycroft-lab job: --transport verbs: %s\n",
+              std::string(devices.status().message()).c_str());
+      return 1;
+    }
+    config.ib_devices = *std::move(devices);
   }
   config.plugin_given = plugin_given;
   return RunJob(config, options->launch);
@@ -107,6 +126,28 @@ void AddJobCommand(CLI::App& app, int* exit_code) {
   job->add_option("--socket-buffer", c.socket_buffer,
                   "SO_SNDBUF and SO_RCVBUF in bytes; 0: the system's choice")
       ->capture_default_str();
+  job->add_option("--transport", options->transport,
+                  "tcp, or verbs: RC queue pairs of RDMA devices, as NCCL's InfiniBand transport")
+      ->capture_default_str();
+  job->add_option("--ib-devices", options->ib_devices,
+                  "RDMA devices, a list; rank i uses the (i modulo n)th (default: all active)");
+  job->add_option("--ib-gid-index", c.ib.gid_index,
+                  "Of the GID table (default: RoCE v2 with an IPv4 address)");
+  job->add_option("--ib-timeout", c.ib.timeout, "Acknowledgement timeout, 4.096 us x 2^n")
+      ->capture_default_str();
+  job->add_option("--ib-retry", c.ib.retry, "Retries after a timeout; 7 on Soft-RoCE: for ever")
+      ->capture_default_str();
+  job->add_option("--ib-rnr-retry", c.ib.rnr_retry,
+                  "Retries when the receiver is not ready; 7: for ever")
+      ->capture_default_str();
+  job->add_option("--ib-min-rnr-timer", c.ib.min_rnr_timer,
+                  "What the receiver asks for then, as encoded: 12 is 0.64 ms, 0 is 655 ms")
+      ->capture_default_str();
+  job->add_option("--ib-mtu", c.ib.mtu_bytes, "Path MTU in bytes (default: that of the ports)");
+  job->add_option("--ib-flush", c.ib_flush,
+                  "on: an RDMA_READ after every arrival, as with GPU Direct")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, bool>{{"on", true}, {"off", false}}));
+  job->add_flag("--ib-spin", c.ib_spin, "Progress threads never sleep while there is work");
   job->add_option("--abort-after", c.abort_after_s,
                   "Seconds from a dead rank or broken connection until all ranks leave")
       ->capture_default_str();

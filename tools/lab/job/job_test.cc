@@ -59,14 +59,14 @@ class JobTest : public ::testing::Test {
   }
   std::string Truth() const { return folder_ + "/truth.json"; }
   json ReadTruth() const { return json::parse(ReadAll(Truth()), nullptr, false); }
-  std::vector<OrderReport> Reports() const {
+  std::vector<OrderReport> Reports(Sends sends = Sends::kNeverRefused) const {
     std::vector<OrderReport> reports;
     for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
       if (entry.path().extension() != ".jsonl") continue;
       std::vector<json> lines;
       std::string error;
       EXPECT_TRUE(ReadRecording(entry.path(), &lines, &error)) << error;
-      reports.push_back(CheckOrder(lines));
+      reports.push_back(CheckOrder(lines, sends));
       EXPECT_TRUE(reports.back().violations.empty())
           << ::testing::PrintToString(reports.back().violations);
     }
@@ -241,6 +241,11 @@ TEST_F(JobTest, UsageErrors) {
       {"job --layout dpxpp --ranks 4 --pp 3", "is not --ranks 4"},
       {"job --ops ar,zz", "\"zz\" is not known"},
       {"job --no-such-option", "no-such-option"},
+      {"job --transport rdma", "--transport \"rdma\" is not known"},
+      {"job --transport verbs --fault net-down:rank=0,at=1", "tc qdisc"},
+      {"job --fault rnr:rank=0,at=1", "needs --transport verbs"},
+      {"job --ib-mtu 1500", "--ib-mtu must be"},
+      {"job --ib-flush perhaps", "--ib-flush"},
       {"", "subcommand"},
   };
   for (const auto& [arguments, text] : cases) {
@@ -249,6 +254,100 @@ TEST_F(JobTest, UsageErrors) {
     EXPECT_THAT(result.out + result.err, HasSubstr(text)) << arguments;
   }
   EXPECT_EQ(Run("job --help").status, 0);
+}
+
+bool HasRdmaDevice() {
+  std::error_code error;
+  const std::filesystem::directory_iterator devices("/sys/class/infiniband", error);
+  return !error && devices != std::filesystem::directory_iterator();
+}
+
+TEST_F(JobTest, VerbsWithoutADeviceIsAClearError) {
+  if (HasRdmaDevice()) GTEST_SKIP() << "this machine has an RDMA device";
+  const Result result = Run("job --transport verbs --iters 1");
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(result.err, ::testing::AnyOf(HasSubstr("there is no RDMA device"),
+                                           HasSubstr("built without libibverbs")));
+}
+
+// Over real RDMA devices: two of Soft-RoCE in the VM (tools/vm).
+class JobVerbsTest : public JobTest {
+ protected:
+  void SetUp() override {
+    JobTest::SetUp();
+    if (!HasRdmaDevice()) GTEST_SKIP() << "NO RDMA DEVICE: run it in a VM with Soft-RoCE";
+  }
+};
+
+TEST_F(JobVerbsTest, EveryOperationInNcclsOrder) {
+  const Result result = Run(
+      std::string("job --transport verbs --ib-flush on --ranks 4 --iters 6 --ops ar,rs,ag,bc,sr "
+                  "--json --plugin ") +
+      MYCROFT_RECORDER + kSmall + "--truth " + Truth());
+  EXPECT_EQ(result.status, 0) << result.err;
+  const json summary = json::parse(result.out, nullptr, false);
+  ASSERT_TRUE(summary.is_object()) << result.out;
+  EXPECT_EQ(summary["iterations"], 6);
+  EXPECT_EQ(summary["exact"], true);
+  const auto reports = Reports(Sends::kMayBeRefused);
+  ASSERT_EQ(reports.size(), 4u);
+  for (const OrderReport& report : reports) {
+    EXPECT_TRUE(report.complete);
+    EXPECT_EQ(report.collectives, 6 * 4 + 1);
+    EXPECT_EQ(report.messages, 2 * (6 + 1));
+  }
+  const json truth = ReadTruth();
+  EXPECT_EQ(truth["transport"], "verbs");
+  EXPECT_NE(truth["ranks"][0]["device"], "");
+}
+
+TEST_F(JobVerbsTest, SpinningProxies) {
+  const Result result =
+      Run(std::string("job --transport verbs --ib-spin --ranks 2 --iters 5 --plugin none") + kSmall);
+  EXPECT_EQ(result.status, 0) << result.err;
+}
+
+TEST_F(JobVerbsTest, BadRemoteKeyIsReportedAndTheJobStandsStill) {
+  const Result result =
+      Run(std::string("job --transport verbs --ranks 2 --duration 20 --abort-after 2 -q "
+                      "--plugin none --fault bad-rkey:rank=1,at=1 --truth ") +
+          Truth() + kSmall);
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(result.err, HasSubstr("status 10 (remote access error)"));
+  EXPECT_THAT(result.err, HasSubstr("failed, all ranks leave"));
+  const json truth = ReadTruth();
+  EXPECT_EQ(truth["expected"]["verdict"], "hang");
+  EXPECT_EQ(truth["expected"]["culprits"], json::parse(R"([{"rank":1,"component":"app"}])"));
+  EXPECT_GE(truth["faults"][0]["onset"].get<uint64_t>(), truth["t0"].get<uint64_t>() + kNsPerSec);
+  // Nothing moved between the error and the abort.
+  const uint64_t abort = truth["ranks"][0]["abort"];
+  for (const json& rank : truth["ranks"]) {
+    EXPECT_LT(rank["iters"].back()[2].get<uint64_t>() + 1900 * kNsPerMs, abort);
+  }
+}
+
+TEST_F(JobVerbsTest, ReceiverNotReadyAndBack) {
+  const Result result =
+      Run(std::string("job --transport verbs --ranks 2 --duration 4 -q --plugin none "
+                      "--fault rnr:rank=1,at=1,for=1 --truth ") +
+          Truth() + kSmall);
+  EXPECT_EQ(result.status, 0) << result.err;
+  const json truth = ReadTruth();
+  EXPECT_EQ(truth["expected"]["culprits"], json::parse(R"([{"rank":1,"component":"nic"}])"));
+  uint64_t longest = 0;
+  for (const json& iter : truth["ranks"][0]["iters"]) {
+    longest = std::max(longest, iter[2].get<uint64_t>() - iter[0].get<uint64_t>());
+  }
+  EXPECT_GE(longest, 900 * kNsPerMs);
+}
+
+TEST_F(JobVerbsTest, ReceiverNotReadyForEver) {
+  const Result result =
+      Run(std::string("job --transport verbs --ib-rnr-retry 3 --ranks 2 --duration 20 -q "
+                      "--abort-after 1 --plugin none --fault rnr:rank=1,at=1") +
+          kSmall);
+  EXPECT_EQ(result.status, 1);
+  EXPECT_THAT(result.err, HasSubstr("status 13 (RNR retry counter exceeded)"));
 }
 
 class JobFaultTest : public JobTest {};

@@ -273,6 +273,11 @@ void Launcher::PlanFault(size_t index) {
     case FaultKind::kAbsent:
     case FaultKind::kMismatchSize:
     case FaultKind::kMismatchOrder:
+    case FaultKind::kRnr:
+    case FaultKind::kRnrLate:
+    case FaultKind::kBadRkey:
+    case FaultKind::kWrongGid:
+    case FaultKind::kMtuMismatch:
     case FaultKind::kCount:
       break;  // the rank does it
   }
@@ -405,6 +410,10 @@ void Launcher::OnMessage(int rank, const nlohmann::json& message) {
   } else if (type == "fault") {
     MarkFault(message.value("i", size_t{0}), message.value("b", false),
               message.value("ns", uint64_t{0}));
+  } else if (type == "note") {
+    if (!aborted_ && stop_ == Stop::kNo) {
+      fprintf(stderr, "mycroft-lab: rank %d: %s\n", rank, message.value("what", "?").c_str());
+    }
   } else if (type == "error") {
     const std::string what = message.value("what", "?");
     if (!aborted_ && stop_ == Stop::kNo) {
@@ -564,6 +573,7 @@ int Launcher::Run() {
     if (role.dp >= 0) line += " dp " + std::to_string(role.dp);
     if (role.pp >= 0) line += " pp " + std::to_string(role.pp);
     if (role.tp >= 0) line += " tp " + std::to_string(role.tp);
+    if (const std::string device = DeviceOf(config_, r); !device.empty()) line += " on " + device;
     Say(line);
   }
   SaveTruth();

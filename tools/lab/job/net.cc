@@ -80,22 +80,20 @@ void Egress::Refund(size_t bytes) {
   tokens_ += static_cast<double>(bytes);
 }
 
-NetLink::~NetLink() { close(fd_); }
+TcpLink::~TcpLink() { close(fd_); }
 
-void NetLink::Fail(const std::string& what) {
-  if (error_.empty()) error_ = what;
-}
-
-void NetLink::Isend(const char* data, size_t size) {
+bool TcpLink::Isend(const char* data, size_t size) {
+  if (failed()) return false;
   sending_ = true;
   transfers_.push_back({const_cast<char*>(data), size});
+  return true;
 }
 
-void NetLink::Irecv(char* buffer, size_t capacity) { transfers_.push_back({buffer, capacity}); }
+void TcpLink::Irecv(char* buffer, size_t capacity) { transfers_.push_back({buffer, capacity}); }
 
-bool NetLink::Test(size_t* size) {
+bool TcpLink::Test(size_t* size) {
   if (transfers_.empty()) return false;
-  if (!transfers_.front().done && error_.empty()) {
+  if (!transfers_.front().done && !failed()) {
     if (sending_) {
       Send();
     } else {
@@ -108,7 +106,7 @@ bool NetLink::Test(size_t* size) {
   return true;
 }
 
-void NetLink::Send() {
+void TcpLink::Send() {
   Transfer& t = transfers_.front();
   retry_ns_ = 0;
   header_ = {static_cast<uint32_t>(t.size), number_};
@@ -141,7 +139,7 @@ void NetLink::Send() {
   ++number_;
 }
 
-void NetLink::Receive() {
+void TcpLink::Receive() {
   Transfer& t = transfers_.front();
   while (true) {
     if (header_done_ == sizeof(header_) && data_done_ == header_.length) break;
@@ -178,7 +176,7 @@ void NetLink::Receive() {
   ++number_;
 }
 
-short NetLink::Events(uint64_t* retry_ns) const {
+short TcpLink::Events(uint64_t* retry_ns) const {
   *retry_ns = kNever;
   if (transfers_.empty() || failed()) return 0;
   if (!sending_) return POLLIN;

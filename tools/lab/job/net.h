@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The network of the lab job: one TCP connection per channel, direction and peer,
-// with the calls of NCCL's net plugins: isend and irecv post a transfer, test asks
-// whether the oldest one is finished. Nothing blocks.
+// The network of the lab job over sockets: one TCP connection per channel, direction
+// and peer; and the handshake that both kinds of links begin with.
 //
 // On the wire a transfer is {uint32 length, uint32 number} and the bytes. As with
 // NCCL's sockets a send is finished when the kernel took its last byte, so a
 // receiver that does not read shows as a send that does not finish. A transfer
 // longer than the buffer that was offered is an error of the connection.
 //
-// Threads: a NetLink is used by the progress thread of its communicator only;
-// Egress is shared by all progress threads of a rank.
+// Threads: Egress is shared by all progress threads of a rank; a link see link.h.
 #ifndef MYCROFT_TOOLS_LAB_JOB_NET_H_
 #define MYCROFT_TOOLS_LAB_JOB_NET_H_
 
@@ -25,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "tools/lab/job/fault.h"
+#include "tools/lab/job/link.h"
 
 namespace mycroft::lab {
 
@@ -45,26 +44,18 @@ class Egress {
   uint64_t last_ns_ = 0;
 };
 
-class NetLink {
+class TcpLink final : public NetLink {
  public:
-  NetLink(int fd, Egress* egress) : fd_(fd), egress_(egress) {}
-  ~NetLink();
-  NetLink(const NetLink&) = delete;
-  NetLink& operator=(const NetLink&) = delete;
+  // Takes over `fd`, a connected non-blocking socket.
+  TcpLink(int fd, Egress* egress) : fd_(fd), egress_(egress) {}
+  ~TcpLink() override;
 
-  // The buffer must live until the transfer is finished.
-  void Isend(const char* data, size_t size);
-  void Irecv(char* buffer, size_t capacity);
-  // True when the oldest transfer is finished; it is then forgotten and *size is
-  // its length. After an error it is never true.
-  bool Test(size_t* size);
-
-  // What to wait for: POLLIN, POLLOUT or 0; *retry_ns when the NIC, not the socket, holds
-  // the data back.
-  short Events(uint64_t* retry_ns) const;
-  int fd() const { return fd_; }
-  bool failed() const { return !error_.empty(); }
-  const std::string& error() const { return error_; }  // empty: none
+  bool Isend(const char* data, size_t size) override;
+  void Irecv(char* buffer, size_t capacity) override;
+  bool Test(size_t* size) override;
+  // *retry_ns is set when the NIC's limit, not the socket, holds the data back.
+  short Events(uint64_t* retry_ns) const override;
+  int fd() const override { return fd_; }
 
  private:
   struct Transfer {
@@ -78,7 +69,6 @@ class NetLink {
   };
   void Send();
   void Receive();
-  void Fail(const std::string& what);
 
   int fd_;
   Egress* egress_;
@@ -89,7 +79,6 @@ class NetLink {
   size_t data_done_ = 0;
   uint32_t number_ = 0;
   uint64_t retry_ns_ = 0;  // 0: the socket is what we wait for
-  std::string error_;
 };
 
 // Identifies one connection for the handshake: the sending rank dials.

@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -39,10 +40,10 @@ void ProxyThread::Run() {
   tid_.store(static_cast<pid_t>(syscall(SYS_gettid)));
   bool last_idle = false;
   int appended_ago = 0;
-  while (!abort_.load(std::memory_order_relaxed)) {
+  while (!abort_.load(std::memory_order_relaxed) && !failed_) {
     bool idle = true;
     moved_ = false;
-    for (size_t i = 0; i < active_.size();) {
+    for (size_t i = 0; i < active_.size() && !failed_;) {
       ProxyArgs* args = active_[i].get();
       Progress(args);
       idle = idle && args->idle;
@@ -176,12 +177,14 @@ void ProxyThread::ProgressSend(ProxyArgs* args) {
     const uint64_t at = args->base + static_cast<uint64_t>(step);
     const size_t size = fifo.size[Fifo::Slot(at)];
     StepState(args, step, nccl::kSendPeerWait);
-    conn.link->Isend(fifo.At(at), size);
-    conn.trans_size = size;
-    args->transmitted += work.slice_steps;
-    StepState(args, step, nccl::kSendWait);
-    args->idle = false;
-    return;
+    if (conn.link->Isend(fifo.At(at), size)) {
+      conn.trans_size = size;
+      args->transmitted += work.slice_steps;
+      StepState(args, step, nccl::kSendWait);
+      args->idle = false;
+      return;
+    }
+    CheckLink(args);
   }
   if (args->done < args->transmitted) {
     size_t size = 0;
@@ -242,6 +245,7 @@ void ProxyThread::ProgressRecv(ProxyArgs* args) {
         args->last_flush_ns = std::max(now, args->last_flush_ns) + static_cast<uint64_t>(*us * 1e3);
         args->flush_until[slot] = args->last_flush_ns;
       }
+      if (size > 0) conn.link->Iflush(fifo.At(args->base + static_cast<uint64_t>(step)));
       args->idle = false;
       return;
     }
@@ -250,7 +254,8 @@ void ProxyThread::ProgressRecv(ProxyArgs* args) {
   if (args->transmitted < args->received) {
     const int step = args->transmitted;
     const size_t slot = Fifo::Slot(args->base + static_cast<uint64_t>(step));
-    if (args->flush_until[slot] == 0 || NowNs() >= args->flush_until[slot]) {
+    const bool held = args->flush_until[slot] != 0 && NowNs() < args->flush_until[slot];
+    if (!held && (fifo.size[slot] == 0 || conn.link->TestFlush())) {
       args->transmitted += work.slice_steps;
       fifo.tail.store(args->base + static_cast<uint64_t>(args->transmitted),
                       std::memory_order_release);
@@ -259,6 +264,7 @@ void ProxyThread::ProgressRecv(ProxyArgs* args) {
       args->idle = false;
       return;
     }
+    CheckLink(args);
   }
   const uint64_t head = fifo.head.load(std::memory_order_acquire);
   while (args->done < args->transmitted && head > args->base + static_cast<uint64_t>(args->done)) {
@@ -304,8 +310,8 @@ void ProxyThread::ProgressKernel(ProxyArgs* args) {
 
 void ProxyThread::CheckLink(ProxyArgs* args) {
   const NetLink& link = *args->work.connection->link;
-  if (!link.failed() || error_reported_) return;
-  error_reported_ = true;
+  if (!link.failed() || failed_) return;
+  failed_ = true;
   if (hooks_.on_error) {
     hooks_.on_error("channel " + std::to_string(args->work.channel) +
                     (args->work.kind == ProxyKind::kSend ? " to" : " from") + " peer " +
@@ -314,6 +320,11 @@ void ProxyThread::CheckLink(ProxyArgs* args) {
 }
 
 void ProxyThread::Sleep() {
+  if (failed_) return;
+  if (hooks_.spin && !active_.empty()) {
+    sched_yield();  // as NCCL, when no operation made progress
+    return;
+  }
   if (!bell_.Arm()) {
     bell_.Disarm();
     return;
@@ -323,10 +334,13 @@ void ProxyThread::Sleep() {
   uint64_t until = kNever;
   for (const auto& args : active_) {
     if (args->work.kind == ProxyKind::kKernel) continue;
-    const NetLink& link = *args->work.connection->link;
+    NetLink& link = *args->work.connection->link;
     uint64_t retry = kNever;
     const short events = link.Events(&retry);
-    if (events != 0) fds.push_back({link.fd(), events, 0});
+    if (events != 0) {
+      fds.push_back({link.fd(), events, 0});
+      if (!link.Arm()) until = 0;  // something came just now
+    }
     until = std::min(until, retry);
     if (args->transmitted < args->received) {
       const uint64_t flush =
@@ -336,6 +350,9 @@ void ProxyThread::Sleep() {
   }
   timespec timeout = ToTimespec(until > now ? until - now : 0);
   ppoll(fds.data(), fds.size(), until == kNever ? nullptr : &timeout, nullptr);
+  for (const auto& args : active_) {
+    if (args->work.kind != ProxyKind::kKernel) args->work.connection->link->Disarm();
+  }
   bell_.Disarm();
 }
 

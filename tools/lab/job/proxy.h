@@ -6,7 +6,8 @@
 // One step of an operation visits, per pass over the active operations:
 //   send  slot free -> ProxyStep start, SendGPUWait | device filled the slot ->
 //         SendPeerWait, isend, SendWait | isend finished -> ProxyStep stop
-//         (one of the three per visit)
+//         (one of the three per visit; an isend that the receiver has not granted is
+//         tried again at every visit, each time with a SendPeerWait)
 //   recv  slot free -> ProxyStep start, irecv, RecvWait | arrived -> RecvFlushWait |
 //         flushed -> RecvGPUWait | device took it -> ProxyStep stop
 //         (a later stage is looked at only when the earlier ones did nothing)
@@ -14,8 +15,11 @@
 // Operations of one connection run one after the other. An operation that is
 // appended while an earlier one runs is started for the plugin and then waits.
 //
-// Where NCCL spins, this thread sleeps until a socket, the device, a new operation
-// or a deadline wakes it.
+// Where NCCL spins, this thread sleeps until a link, the device, a new operation or a
+// deadline wakes it (or spins, too: Hooks::spin).
+//
+// A link that fails is reported, and ends the thread, as in NCCL: all operations of the
+// communicator then stand still until somebody looks at the error and aborts.
 #ifndef MYCROFT_TOOLS_LAB_JOB_PROXY_H_
 #define MYCROFT_TOOLS_LAB_JOB_PROXY_H_
 
@@ -31,8 +35,9 @@
 #include <thread>
 #include <vector>
 
+#include "tools/lab/job/fault.h"
 #include "tools/lab/job/fifo.h"
-#include "tools/lab/job/net.h"
+#include "tools/lab/job/link.h"
 #include "tools/lab/job/profiler.h"
 
 namespace mycroft::lab {
@@ -122,6 +127,7 @@ class ProxyThread {
     Profiler* profiler = nullptr;
     void* context = nullptr;                           // of this communicator, given by the plugin
     int rank = 0;                                      // in this communicator
+    bool spin = false;                                 // never sleep while there is work
     std::function<void(const std::string&)> on_error;  // first error; from this thread
   };
 
@@ -170,7 +176,7 @@ class ProxyThread {
   std::atomic<bool> abort_{false};
   std::vector<std::unique_ptr<ProxyArgs>> active_;
   bool moved_ = false;  // any operation made progress in this pass
-  bool error_reported_ = false;
+  bool failed_ = false;
   std::atomic<pid_t> tid_{0};
   std::thread thread_;
 };

@@ -157,6 +157,7 @@ class Rank {
   FaultBoard faults_;
   Egress egress_;
   Device device_;
+  std::unique_ptr<VerbsDevice> verbs_;                // outlives comms_
   std::vector<std::unique_ptr<Communicator>> comms_;  // fixed while Control() runs
   std::atomic<bool> aborted_{false};
   std::atomic<bool> finished_{false};
@@ -236,6 +237,18 @@ int Rank::Run() {
   process.listener = &*listener;
   process.ports = message["ports"].get<std::vector<uint16_t>>();
   process.job_token = message["token"];
+  if (config_.transport == Transport::kVerbs) {
+    auto device = OpenVerbsDevice(DeviceOf(config_, rank_), [this](const std::string& what) {
+      SendControl(fd_, {{"t", "note"}, {"what", what}});
+    });
+    if (!device.ok()) return Fail(std::string(device.status().message()));
+    verbs_ = *std::move(device);
+    process.verbs = verbs_.get();
+    process.verbs_options = config_.ib;
+    process.verbs_flush = config_.ib_flush;
+    process.verbs_spin = config_.ib_spin;
+    process.all_faults = config_.faults;
+  }
   process.channels = config_.channels;
   process.socket_buffer = static_cast<int>(config_.socket_buffer);
   process.connect_deadline_ns = NowNs() + kConnectTimeoutNs;

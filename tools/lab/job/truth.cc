@@ -99,6 +99,7 @@ nlohmann::json ToJson(const JobConfig& config, const JobTruth& truth) {
     ranks.push_back(
         {{"rank", r},
          {"pid", rank.pid},
+         {"device", DeviceOf(config, r)},
          {"role", place},
          {"result", rank.result},
          {"abort", rank.abort_ns},
@@ -116,6 +117,7 @@ nlohmann::json ToJson(const JobConfig& config, const JobTruth& truth) {
           {"comms", comms},
           {"nranks", config.ranks},
           {"layout", ToString(config.layout)},
+          {"transport", ToString(config.transport)},
           {"iters", config.iters},
           {"compute_us", config.compute_us},
           {"noise_percent", config.noise_percent},
