@@ -44,8 +44,8 @@ struct Verbs {
     }
     std::snprintf(device.name, sizeof(device.name), "mock0");
     auto open = reinterpret_cast<ibv_context* (*)(ibv_device*)>(dlsym(library, "ibv_open_device"));
-    auto create = reinterpret_cast<ibv_qp* (*)(ibv_pd*, ibv_qp_init_attr*)>(
-        dlsym(library, "ibv_create_qp"));
+    auto create =
+        reinterpret_cast<ibv_qp* (*)(ibv_pd*, ibv_qp_init_attr*)>(dlsym(library, "ibv_create_qp"));
     pd.context = open(&device);
     ibv_qp_init_attr attr = {};
     attr.qp_context = reinterpret_cast<void*>(uintptr_t{1});

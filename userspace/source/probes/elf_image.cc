@@ -62,8 +62,7 @@ absl::StatusOr<ElfImage> ElfImage::FromFile(const std::string& path, size_t max_
   std::vector<char> bytes(static_cast<size_t>(s.st_size));
   size_t have = 0;
   while (have < bytes.size()) {
-    const ssize_t n = pread(fd, bytes.data() + have, bytes.size() - have,
-                            static_cast<off_t>(have));
+    const ssize_t n = pread(fd, bytes.data() + have, bytes.size() - have, static_cast<off_t>(have));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) break;
     have += static_cast<size_t>(n);
@@ -211,8 +210,7 @@ absl::StatusOr<ElfImage> ElfImage::FromBytes(std::vector<char> bytes) {
           case R_X86_64_GLOB_DAT:
             if (index >= image.symbols_.size()) continue;
             if (image.symbols_[index].defined) {
-              relocation.target =
-                  image.symbols_[index].address + static_cast<uint64_t>(r.r_addend);
+              relocation.target = image.symbols_[index].address + static_cast<uint64_t>(r.r_addend);
             }
             relocation.symbol = image.symbols_[index].name;
             break;

@@ -63,8 +63,8 @@ class ElfImage {
   std::optional<uint64_t> NextFunction(uint64_t address) const;
   bool HasFunctionTable() const { return !function_starts_.empty(); }
 
-  std::optional<uint64_t> OffsetOf(uint64_t address) const;   // of executable segments only
-  std::optional<uint64_t> AddressOf(uint64_t offset) const;   // likewise
+  std::optional<uint64_t> OffsetOf(uint64_t address) const;  // of executable segments only
+  std::optional<uint64_t> AddressOf(uint64_t offset) const;  // likewise
   // At most `max_bytes` of code from there, fewer at the end of the segment.
   std::span<const uint8_t> Code(uint64_t address, size_t max_bytes) const;
 

@@ -109,8 +109,7 @@ TEST(ElfImageTest, BothVersionsOfAFunction) {
   // All that the verbs probes attach to have a cheap place.
   for (const char* name : {"ibv_cmd_create_qp", "ibv_cmd_create_qp_ex", "ibv_cmd_create_qp_ex2",
                            "ibv_cmd_destroy_qp", "ibv_modify_qp", "ibv_cmd_reg_mr",
-                           "ibv_cmd_reg_dmabuf_mr", "ibv_get_async_event",
-                           "ibv_ack_async_event"}) {
+                           "ibv_cmd_reg_dmabuf_mr", "ibv_get_async_event", "ibv_ack_async_event"}) {
     const uint64_t address = image->Exports(name)[0].address;
     EXPECT_TRUE(FindProbePoint(*image, address, false).cheap)
         << name << ": " << FindProbePoint(*image, address, false).why;

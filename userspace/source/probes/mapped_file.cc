@@ -51,7 +51,8 @@ std::vector<MappedCode> ParseMappedCode(const std::string& text) {
     m.path = line.substr(static_cast<size_t>(name));
     constexpr char kDeleted[] = " (deleted)";
     constexpr size_t kLength = sizeof(kDeleted) - 1;
-    if (m.path.size() > kLength && m.path.compare(m.path.size() - kLength, kLength, kDeleted) == 0) {
+    if (m.path.size() > kLength &&
+        m.path.compare(m.path.size() - kLength, kLength, kDeleted) == 0) {
       m.path.resize(m.path.size() - kLength);
       m.deleted = true;
     }

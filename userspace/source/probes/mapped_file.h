@@ -22,7 +22,7 @@ struct MappedCode {
   uint64_t offset = 0;          // in the file, of `begin`
   uint64_t device = 0;          // makedev(major, minor)
   uint64_t inode = 0;
-  std::string path;             // as the process sees it, without " (deleted)"
+  std::string path;  // as the process sees it, without " (deleted)"
   bool deleted = false;
   friend bool operator==(const MappedCode&, const MappedCode&) = default;
 };

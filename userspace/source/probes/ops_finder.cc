@@ -120,10 +120,9 @@ constexpr Member kMembers[] = {
 constexpr int kVersions[] = {22, 28, 31, 33, 34, 35, 36, 59, 62, 64, 65};
 
 // What no provider can do without.
-constexpr const char* kMandatory[] = {"alloc_pd", "create_cq",  "create_qp",  "dealloc_pd",
-                                      "dereg_mr", "destroy_cq", "destroy_qp", "modify_qp",
-                                      "poll_cq",  "post_recv",  "post_send",  "query_port",
-                                      "reg_mr"};
+constexpr const char* kMandatory[] = {
+    "alloc_pd",  "create_cq", "create_qp", "dealloc_pd", "dereg_mr",   "destroy_cq", "destroy_qp",
+    "modify_qp", "poll_cq",   "post_recv", "post_send",  "query_port", "reg_mr"};
 
 struct Layout {
   int since = 0;
@@ -164,9 +163,9 @@ absl::StatusOr<ProviderOps> FindProviderOps(const ElfImage& image) {
 
   // What each place holds: index into `relocations`, by address.
   const auto at = [&](uint64_t address) -> const ElfRelocation* {
-    const auto it = std::lower_bound(
-        relocations.begin(), relocations.end(), address,
-        [](const ElfRelocation& r, uint64_t value) { return r.address < value; });
+    const auto it =
+        std::lower_bound(relocations.begin(), relocations.end(), address,
+                         [](const ElfRelocation& r, uint64_t value) { return r.address < value; });
     return it != relocations.end() && it->address == address ? &*it : nullptr;
   };
 
@@ -206,8 +205,7 @@ absl::StatusOr<ProviderOps> FindProviderOps(const ElfImage& image) {
       if (!good) continue;
       const auto target = [&](const char* name) -> uint64_t {
         const int index = layout.IndexOf(name);
-        const ElfRelocation* r =
-            index < 0 ? nullptr : at(start + static_cast<uint64_t>(index) * 8);
+        const ElfRelocation* r = index < 0 ? nullptr : at(start + static_cast<uint64_t>(index) * 8);
         return r == nullptr ? 0 : r->target;
       };
       // Up to where the next large constant could begin there should be nothing.
@@ -224,11 +222,12 @@ absl::StatusOr<ProviderOps> FindProviderOps(const ElfImage& image) {
     }
   }
   if (found.empty()) return absl::NotFoundError("no table of verbs that any release would write");
-  const auto rank = [](const ProviderOps& o) { return std::tuple(o.anchors, -o.trailing, o.filled); };
-  const ProviderOps best =
-      *std::max_element(found.begin(), found.end(), [&](const ProviderOps& a, const ProviderOps& b) {
-        return rank(a) < rank(b);
-      });
+  const auto rank = [](const ProviderOps& o) {
+    return std::tuple(o.anchors, -o.trailing, o.filled);
+  };
+  const ProviderOps best = *std::max_element(
+      found.begin(), found.end(),
+      [&](const ProviderOps& a, const ProviderOps& b) { return rank(a) < rank(b); });
   for (const ProviderOps& o : found) {
     if (rank(o) == rank(best) && (o.post_send != best.post_send || o.post_recv != best.post_recv ||
                                   o.poll_cq != best.poll_cq)) {

@@ -37,7 +37,7 @@ struct ProviderOps {
   int since_version = 0;  // first release of rdma-core with this order of members
   int filled = 0;         // slots that are not NULL
   int anchors = 0;        // imported ibv_cmd_X that stand in slot X
-  int trailing = 0;  // pointers between its end and the next multiple of 32 bytes
+  int trailing = 0;       // pointers between its end and the next multiple of 32 bytes
   uint64_t post_send = 0;
   uint64_t post_recv = 0;
   uint64_t post_srq_recv = 0;

@@ -110,7 +110,8 @@ ProbePoint FindProbePoint(std::span<const uint8_t> code, uint64_t address, bool 
   bool found = false;
   while (true) {
     if (Branches(d.instruction)) {
-      stop = absl::StrCat(ZydisMnemonicGetString(d.instruction.mnemonic), " comes before a push, nop or jump");
+      stop = absl::StrCat(ZydisMnemonicGetString(d.instruction.mnemonic),
+                          " comes before a push, nop or jump");
       break;
     }
     if (Spoils(d, on_return, arguments)) {
@@ -151,8 +152,7 @@ ProbePoint FindProbePoint(std::span<const uint8_t> code, uint64_t address, bool 
   return point;
 }
 
-ProbePoint FindProbePoint(const ElfImage& image, uint64_t address, bool on_return,
-                          int arguments) {
+ProbePoint FindProbePoint(const ElfImage& image, uint64_t address, bool on_return, int arguments) {
   std::span<const uint8_t> code = image.Code(address, kMaxCode);
   if (const std::optional<uint64_t> next = image.NextFunction(address);
       next && *next - address < code.size()) {

@@ -24,9 +24,9 @@
 namespace mycroft {
 
 struct ProbePoint {
-  uint64_t address = 0;  // in the file: the function's own when not moved
-  bool cheap = false;    // emulated by the kernel; else `why` says what stands there
-  std::string why;       // "begins with mov; no push or nop before an argument is lost"
+  uint64_t address = 0;     // in the file: the function's own when not moved
+  bool cheap = false;       // emulated by the kernel; else `why` says what stands there
+  std::string why;          // "begins with mov; no push or nop before an argument is lost"
   std::string instruction;  // mnemonic at `address`: "push"
 };
 

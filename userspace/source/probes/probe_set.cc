@@ -139,8 +139,8 @@ struct UprobeMultiAttr {
   uint64_t path, offsets, ref_ctr_offsets, cookies;
   uint32_t count, multi_flags, pid, pad;
 };
-int AttachUprobeMulti(int program, const char* path, uint64_t offset, uint32_t pid,
-                      bool on_return, uint64_t cookie) {
+int AttachUprobeMulti(int program, const char* path, uint64_t offset, uint32_t pid, bool on_return,
+                      uint64_t cookie) {
   UprobeMultiAttr attr = {};
   attr.prog_fd = static_cast<uint32_t>(program);
   attr.attach_type = kUprobeMultiAttachType;
@@ -293,8 +293,8 @@ struct ProbeSet::Impl {
     bpf_object__for_each_program(program, object.get()) {
       const std::string section = bpf_program__section_name(program);
       if (uprobe_multi && (section == "uprobe" || section == "uretprobe")) {
-        bpf_program__set_expected_attach_type(
-            program, static_cast<bpf_attach_type>(kUprobeMultiAttachType));
+        bpf_program__set_expected_attach_type(program,
+                                              static_cast<bpf_attach_type>(kUprobeMultiAttachType));
       }
     }
     for (const auto& [map_name, fd] :
@@ -341,9 +341,9 @@ struct ProbeSet::Impl {
   Uprobe AttachTo(bpf_program* program, const UprobeTarget& target) {
     Uprobe uprobe;
     if (uprobe_multi) {
-      uprobe.multi = Fd(AttachUprobeMulti(bpf_program__fd(program), target.path.c_str(),
-                                          target.offset, target.pid, target.on_return,
-                                          target.cookie));
+      uprobe.multi =
+          Fd(AttachUprobeMulti(bpf_program__fd(program), target.path.c_str(), target.offset,
+                               target.pid, target.on_return, target.cookie));
       return uprobe;
     }
     LIBBPF_OPTS(bpf_uprobe_opts, opts);
@@ -391,9 +391,8 @@ struct ProbeSet::Impl {
       return least;
     };
     const double without = best();
-    const Uprobe uprobe = AttachTo(program, {.pid = static_cast<uint32_t>(getpid()),
-                                             .path = path,
-                                             .offset = file_offset});
+    const Uprobe uprobe = AttachTo(
+        program, {.pid = static_cast<uint32_t>(getpid()), .path = path, .offset = file_offset});
     if (!uprobe.link && uprobe.multi.get() < 0) return std::nullopt;
     const double with = best();
     return std::max(0.0, with - without);

@@ -55,11 +55,11 @@ const std::vector<ProbeSpec>& ProbeTable() {
        .name = "verbs.qp",
        .object = "verbs",
        .question = "which queue pairs are there, connected how, in which state?",
-       .alternatives = {{.method = ProbeMethod::kUprobe,
-                         .programs = {"verbs_create_qp", "verbs_create_qp_return", "verbs_modify_qp",
-                                      "verbs_modify_qp_return", "verbs_destroy_qp"},
-                         .target =
-                             "libibverbs ibv_cmd_create_qp, ibv_modify_qp, ibv_cmd_destroy_qp"}},
+       .alternatives =
+           {{.method = ProbeMethod::kUprobe,
+             .programs = {"verbs_create_qp", "verbs_create_qp_return", "verbs_modify_qp",
+                          "verbs_modify_qp_return", "verbs_destroy_qp"},
+             .target = "libibverbs ibv_cmd_create_qp, ibv_modify_qp, ibv_cmd_destroy_qp"}},
        .lost = "peers, GID index, MTU, timeouts and errors of queue pairs",
        .blind = "what was set before the agent started; DevX queue pairs; a queue pair that the "
                 "device put into ERR, until an event or a completion says so"},

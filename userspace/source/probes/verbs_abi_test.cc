@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // bpf/abi/verbs_abi.h against the installed infiniband/verbs.h.
+#include "bpf/abi/verbs_abi.h"
+
 #include <gtest/gtest.h>
 #include <infiniband/verbs.h>
 
 #include <cstddef>
 
-#include "bpf/abi/verbs_abi.h"
 #include "userspace/source/probes/verbs_names.h"
 
 namespace {

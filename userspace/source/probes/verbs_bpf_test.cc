@@ -2,8 +2,6 @@
 //
 // The verbs probes on a mock libibverbs and provider, which another process uses as it is
 // told: every field of what comes out is compared with what was done.
-#include "userspace/source/probes/verbs_probes.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -21,6 +19,7 @@
 
 #include "userspace/source/probes/mapped_file.h"
 #include "userspace/source/probes/testing/bpf_machine.h"
+#include "userspace/source/probes/verbs_probes.h"
 
 namespace mycroft {
 namespace {
@@ -106,7 +105,8 @@ class VerbsBpfTest : public ::testing::Test {
     verbs_ = std::make_unique<VerbsProbes>(set_.get());
   }
   void Drain() {
-    set_->ReadEvents([&](const mc_event& h, std::span<const std::byte> r) { verbs_->OnEvent(h, r); });
+    set_->ReadEvents(
+        [&](const mc_event& h, std::span<const std::byte> r) { verbs_->OnEvent(h, r); });
   }
   VerbsProcess ReadOne(uint32_t pid) {
     Drain();
@@ -143,15 +143,15 @@ TEST_F(VerbsBpfTest, PostsAreCountedExactly) {
   Drain();
   const uint64_t before = NowNs();
   app.Must("qp 0 77");
-  app.Must("post 0 2 1 1 100 1000");    // SEND, 1 request, 1 entry of 100 bytes, 1,000 times
-  app.Must("post 0 3 1 1 1 5");         // SEND_WITH_IMM
-  app.Must("post 0 0 3 2 4096 10");     // WRITE, chains of 3, entries of 4096 and 4097
-  app.Must("post 0 1 1 0 0 7");         // WRITE_WITH_IMM without data
-  app.Must("post 0 4 1 3 10 2");        // READ, 10 + 11 + 12
-  app.Must("post 0 5 1 1 8 4");         // atomics
+  app.Must("post 0 2 1 1 100 1000");  // SEND, 1 request, 1 entry of 100 bytes, 1,000 times
+  app.Must("post 0 3 1 1 1 5");       // SEND_WITH_IMM
+  app.Must("post 0 0 3 2 4096 10");   // WRITE, chains of 3, entries of 4096 and 4097
+  app.Must("post 0 1 1 0 0 7");       // WRITE_WITH_IMM without data
+  app.Must("post 0 4 1 3 10 2");      // READ, 10 + 11 + 12
+  app.Must("post 0 5 1 1 8 4");       // atomics
   app.Must("post 0 6 1 1 8 4");
-  app.Must("post 0 7 1 1 8 3");         // LOCAL_INV
-  app.Must("post 0 0 1 9 1 1");         // 9 entries: 1 + ... + 9
+  app.Must("post 0 7 1 1 8 3");  // LOCAL_INV
+  app.Must("post 0 0 1 9 1 1");  // 9 entries: 1 + ... + 9
   app.Must("recv 0 5 20");
   const uint64_t after = NowNs();
   const VerbsProcess p = ReadOne(app.pid());
@@ -383,8 +383,8 @@ TEST_F(VerbsBpfTest, Registrations) {
   EXPECT_EQ(p.mrs[0].last_errno, 0);
   EXPECT_GT(p.mrs[0].ns, 0u);
   EXPECT_THAT(verbs_->TakeEvents(), IsEmpty());
-  EXPECT_EQ(app.Do("mr 0 2199023255552 1"), "12");        // 2 TiB: ENOMEM
-  EXPECT_EQ(app.Do("dmabuf 0 8192 1 -1"), "9");           // EBADF
+  EXPECT_EQ(app.Do("mr 0 2199023255552 1"), "12");  // 2 TiB: ENOMEM
+  EXPECT_EQ(app.Do("dmabuf 0 8192 1 -1"), "9");     // EBADF
   p = ReadOne(app.pid());
   EXPECT_EQ(p.mrs[0].registrations, 3u);
   EXPECT_EQ(p.mrs[0].failures, 2u);
@@ -396,8 +396,7 @@ TEST_F(VerbsBpfTest, Registrations) {
   EXPECT_EQ(events[0].kind, VerbsEvent::Kind::kMrFailure);
   EXPECT_EQ(events[0].value, 12u);
   EXPECT_EQ(events[0].device, "mock0");
-  EXPECT_EQ(events[0].text,
-            "registration of 2199023255552 bytes failed: Cannot allocate memory");
+  EXPECT_EQ(events[0].text, "registration of 2199023255552 bytes failed: Cannot allocate memory");
   EXPECT_EQ(events[1].text,
             "registration of 8192 bytes of device memory (dmabuf) failed: Bad file descriptor");
 }

@@ -80,7 +80,9 @@ std::string BaseName(const std::string& path) {
   return slash == std::string::npos ? path : path.substr(slash + 1);
 }
 
-bool IsVerbsLibrary(const std::string& path) { return BaseName(path).rfind("libibverbs.so", 0) == 0; }
+bool IsVerbsLibrary(const std::string& path) {
+  return BaseName(path).rfind("libibverbs.so", 0) == 0;
+}
 
 // By name, so that not every library of a process is read: plugins are called
 // libX-rdmavN.so, and those that also have an interface of their own are links to libX.so.N.
@@ -230,20 +232,17 @@ struct VerbsProbes::Impl {
     for (const Hook& hook : kVerbsHooks) {
       const std::vector<ElfFunction> functions = image.Exports(hook.function);
       const bool optional =
-          std::any_of(std::begin(kOptional), std::end(kOptional), [&](const char* name) {
-            return std::strcmp(name, hook.function) == 0;
-          });
+          std::any_of(std::begin(kOptional), std::end(kOptional),
+                      [&](const char* name) { return std::strcmp(name, hook.function) == 0; });
       if (functions.empty() && !optional) {
-        process->problems[hook.probe].insert(
-            absl::StrCat(library.name, " has no ", hook.function));
+        process->problems[hook.probe].insert(absl::StrCat(library.name, " has no ", hook.function));
       }
       for (const ElfFunction& f : functions) {
         // The old version converts its structs, which are laid out otherwise, and calls the
         // new one: seen there.
         if (f.version == "IBVERBS_1.0" && functions.size() > 1) continue;
-        const std::optional<uint64_t> offset =
-            Place(process, library, image, f.address, hook.probe, hook.function, hook.on_return,
-                  hook.arguments);
+        const std::optional<uint64_t> offset = Place(process, library, image, f.address, hook.probe,
+                                                     hook.function, hook.on_return, hook.arguments);
         if (offset) {
           Attach(pid, process, key, library, hook.probe, hook.program, *offset, hook.on_return);
         }
@@ -284,7 +283,8 @@ struct VerbsProbes::Impl {
     const auto add = [&](uint64_t address, const char* probe, const char* name, bool on_return,
                          int arguments, std::set<uint64_t>* offsets) {
       if (address == 0) return;
-      if (const auto offset = Place(process, *library, image, address, probe, name, on_return, arguments))
+      if (const auto offset =
+              Place(process, *library, image, address, probe, name, on_return, arguments))
         offsets->insert(*offset);
     };
     add(post_send, "verbs.post_send", "post_send", false, 2, &library->sends);
@@ -344,12 +344,13 @@ struct VerbsProbes::Impl {
       library->provider = true;
       const absl::StatusOr<ProviderOps> ops = FindProviderOps(**image);
       if (ops.ok()) {
-        library->table = absl::StrCat("table at ", Hex(ops->table), ", ", ops->filled, " functions");
+        library->table =
+            absl::StrCat("table at ", Hex(ops->table), ", ", ops->filled, " functions");
         AddFast(process, library, **image, ops->post_send, ops->post_recv, ops->poll_cq);
         AttachFast(pid, process, key, *library);
       } else {
-        library->table = absl::StrCat(ops.status().message(),
-                                      "; waiting for a call that shows its functions");
+        library->table =
+            absl::StrCat(ops.status().message(), "; waiting for a call that shows its functions");
         process->problems["verbs.post_send"].insert(
             absl::StrCat(library->name, ": ", library->table));
       }
@@ -475,9 +476,8 @@ struct VerbsProbes::Impl {
       process.*armed = true;
       for (const auto& [key, library] : process.libraries)
         if (library.provider) AttachFast(it->first, &process, key, library);
-      const bool any =
-          std::any_of(process.attachments.begin(), process.attachments.end(),
-                      [&](const auto& entry) { return entry.second.probe == probe; });
+      const bool any = std::any_of(process.attachments.begin(), process.attachments.end(),
+                                   [&](const auto& entry) { return entry.second.probe == probe; });
       if (!any) {
         process.*armed = false;
         failed.push_back(absl::StrCat("process ", pid, ": no function of a provider is known"));
@@ -604,26 +604,24 @@ VerbsProbes::VerbsProbes(ProbeSet* set, std::string proc) : impl_(std::make_uniq
   impl_->set = set;
   impl_->proc = std::move(proc);
   Impl* impl = impl_.get();
-  set->SetDeepHooks(
-      "verbs.completions",
-      {.arm =
-           [impl](std::span<const uint64_t> pids) {
-             return impl->Arm(pids, &Impl::Process::completions, "verbs.completions");
-           },
-       .disarm =
-           [impl](std::span<const uint64_t> pids) {
-             impl->Disarm(pids, &Impl::Process::completions);
-           }});
-  set->SetDeepHooks(
-      "verbs.post_failures",
-      {.arm =
-           [impl](std::span<const uint64_t> pids) {
-             return impl->Arm(pids, &Impl::Process::failures, "verbs.post_failures");
-           },
-       .disarm =
-           [impl](std::span<const uint64_t> pids) {
-             impl->Disarm(pids, &Impl::Process::failures);
-           }});
+  set->SetDeepHooks("verbs.completions", {.arm =
+                                              [impl](std::span<const uint64_t> pids) {
+                                                return impl->Arm(pids, &Impl::Process::completions,
+                                                                 "verbs.completions");
+                                              },
+                                          .disarm =
+                                              [impl](std::span<const uint64_t> pids) {
+                                                impl->Disarm(pids, &Impl::Process::completions);
+                                              }});
+  set->SetDeepHooks("verbs.post_failures", {.arm =
+                                                [impl](std::span<const uint64_t> pids) {
+                                                  return impl->Arm(pids, &Impl::Process::failures,
+                                                                   "verbs.post_failures");
+                                                },
+                                            .disarm =
+                                                [impl](std::span<const uint64_t> pids) {
+                                                  impl->Disarm(pids, &Impl::Process::failures);
+                                                }});
 }
 
 VerbsProbes::~VerbsProbes() {
@@ -730,8 +728,8 @@ void VerbsProbes::OnEvent(const mc_event& header, std::span<const std::byte> rec
           event.text = absl::StrCat("the process set the queue pair to ", VerbsStateName(e.state));
           break;
         case MC_QP_ERROR_MODIFY_FAILED:
-          event.text = absl::StrCat("modify to ", VerbsStateName(e.state), " failed: ",
-                                    std::strerror(static_cast<int>(e.value)));
+          event.text = absl::StrCat("modify to ", VerbsStateName(e.state),
+                                    " failed: ", std::strerror(static_cast<int>(e.value)));
           break;
         case MC_QP_ERROR_ASYNC:
           event.text = VerbsEventName(e.value);
@@ -752,8 +750,8 @@ void VerbsProbes::OnEvent(const mc_event& header, std::span<const std::byte> rec
       event.device = Device(e.device);
       event.value = static_cast<uint32_t>(e.error);
       event.text = absl::StrCat("registration of ", e.bytes, " bytes",
-                                e.dmabuf != 0 ? " of device memory (dmabuf)" : "", " failed: ",
-                                std::strerror(e.error));
+                                e.dmabuf != 0 ? " of device memory (dmabuf)" : "",
+                                " failed: ", std::strerror(e.error));
       break;
     }
     case MC_EVENT_VERBS_ASYNC: {
@@ -807,8 +805,8 @@ std::vector<VerbsProcess> VerbsProbes::Read() {
     const std::string device = Device(row.device);
     // A device that was opened twice has two contexts, and is one here.
     auto& mrs = it->second.mrs;
-    auto mr = std::find_if(mrs.begin(), mrs.end(),
-                           [&](const VerbsMr& m) { return m.device == device; });
+    auto mr =
+        std::find_if(mrs.begin(), mrs.end(), [&](const VerbsMr& m) { return m.device == device; });
     if (mr == mrs.end()) {
       mrs.push_back({.device = device});
       mr = std::prev(mrs.end());
@@ -825,8 +823,7 @@ std::vector<VerbsProcess> VerbsProbes::Read() {
       mr->last_failure_ns = row.last_failure_ns;
     }
   }
-  for (const auto& [key, context] :
-       impl_->ReadMap<mc_verbs_key, mc_verbs_context>("mc_contexts")) {
+  for (const auto& [key, context] : impl_->ReadMap<mc_verbs_key, mc_verbs_context>("mc_contexts")) {
     const auto it = by_pid.find(key.pid);
     const std::string device = Device(context.device);
     if (it != by_pid.end() && !device.empty()) it->second.devices.push_back(device);
