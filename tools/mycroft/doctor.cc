@@ -5,11 +5,13 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <thread>
 
 #include "tools/mycroft/exit_codes.h"
 #include "tools/mycroft/system.h"
@@ -447,28 +449,44 @@ DoctorHardware LookAtHardware(const DoctorInput& input) {
   HardwareOptions options;
   options.proc_root = input.root + "/proc";
   options.sys_root = input.root + "/sys";
-  options.inline_poll = true;
   options.probes = input.probes;
   HardwareSource source(options);
   std::vector<WatchedProcess> watched;
   for (const ProcessKey& key : SurveyProcesses(input.root).jobs) {
     watched.push_back({key, {}, {}, {}});
   }
-  HardwareReading reading = source.Sample(1, watched);
-  Snapshot snapshot;
-  snapshot.t_ns = 1;
-  snapshot.hardware = std::move(reading.host);
-  for (auto& [key, hardware] : reading.processes) {
-    ProcessSample process;
-    process.key = key;
-    process.hardware = std::move(hardware);
-    snapshot.processes.push_back(std::move(process));
-  }
-  HardwareModel model;
-  model.Apply(snapshot);
   DoctorHardware out;
+  HardwareModel model;
+  // The poll runs in a thread of its own: a device that hangs must not hang the doctor.
+  bool polled = false;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  for (uint64_t tick = 1; !polled && std::chrono::steady_clock::now() < deadline; ++tick) {
+    if (tick > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    HardwareReading reading = source.Sample(tick, watched);
+    Snapshot snapshot;
+    snapshot.t_ns = tick;
+    snapshot.hardware = std::move(reading.host);
+    for (auto& [key, hardware] : reading.processes) {
+      ProcessSample process;
+      process.key = key;
+      process.hardware = std::move(hardware);
+      snapshot.processes.push_back(std::move(process));
+    }
+    if (!snapshot.hardware) continue;
+    for (const ProbeSample& probe : snapshot.hardware->probes) {
+      polled = polled || probe.name.rfind("poll.", 0) == 0;
+      out.probes.push_back(probe);
+    }
+    model.Apply(snapshot);
+  }
+  if (!polled) {
+    ProbeSample probe;
+    probe.name = "poll";
+    probe.problem = "a read in /sys or /proc has not come back for 5 s: see dmesg";
+    probe.lost = "links, ports, error counters and limits";
+    out.probes.push_back(std::move(probe));
+  }
   out.devices = DevicesOf(model);
-  if (snapshot.hardware) out.probes = std::move(snapshot.hardware->probes);
   return out;
 }
 

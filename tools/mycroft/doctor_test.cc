@@ -351,7 +351,7 @@ TEST(DoctorHardwareTest, ProbesAndDevicesOfAJob) {
   const auto json = nlohmann::json::parse(ChecksJson({}, found));
   EXPECT_EQ(json["degraded"], true);
   ASSERT_EQ(json["probes"].size(), 9u);
-  const auto probe = json["probes"].back();
+  const auto probe = json["probes"].front();
   EXPECT_EQ(probe["name"], "verbs.post_send");
   EXPECT_EQ(probe["level"], "deep");
   EXPECT_EQ(probe["armed"], false);
