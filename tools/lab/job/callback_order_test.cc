@@ -162,8 +162,8 @@ TEST(CallbackOrderTest, EachMutationIsSeen) {
 
 TEST(CallbackOrderTest, RepeatedSendPeerWaitIsARefusedSend) {
   std::vector<json> lines = Small();
-  const size_t at = LineOf(
-      lines, [](const json& l) { return l["k"] == "s" && l["h"] == 9 && l["st"] == 20; });
+  const size_t at =
+      LineOf(lines, [](const json& l) { return l["k"] == "s" && l["h"] == 9 && l["st"] == 20; });
   for (int i = 0; i < 2; ++i) {
     const json copy = lines[at];
     lines.insert(lines.begin() + static_cast<long>(at), copy);

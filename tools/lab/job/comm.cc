@@ -89,9 +89,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(const CommPla
       conn->link = std::make_unique<TcpLink>(fd, process->egress);
       return absl::OkStatus();
     }
-    auto link = VerbsLink::Create(
-        fd, VerbsSetup(*process, job_rank, plan.members[conn->peer], conn),
-        process->connect_deadline_ns);
+    auto link =
+        VerbsLink::Create(fd, VerbsSetup(*process, job_rank, plan.members[conn->peer], conn),
+                          process->connect_deadline_ns);
     if (!link.ok()) return link.status();
     (conn->is_send ? dialed : accepted).push_back(link->get());
     conn->link = *std::move(link);

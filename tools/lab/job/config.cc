@@ -88,7 +88,8 @@ absl::Status CheckFaults(const JobConfig& config) {
     const FaultInfo& info = Info(fault.kind);
     const std::string name = info.name;
     if (info.needs == FaultNeeds::kTcp && config.transport != Transport::kTcp) {
-      return Bad("--fault " + name + " acts on sockets; over verbs the network is disturbed from "
+      return Bad("--fault " + name +
+                 " acts on sockets; over verbs the network is disturbed from "
                  "outside (tc qdisc add dev DEV root netem ...)");
     }
     if (info.needs == FaultNeeds::kVerbs && config.transport != Transport::kVerbs) {

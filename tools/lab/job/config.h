@@ -54,9 +54,9 @@ struct JobConfig {
   Transport transport = Transport::kTcp;
   std::vector<std::string> ib_devices;  // rank i uses device i modulo their number
   VerbsOptions ib;
-  bool ib_flush = false;  // RDMA_READ after every arrival, as with GPU Direct
-  bool ib_spin = false;   // progress threads never sleep while there is work
-  double abort_after_s = 10;          // from the first dead or failed rank to the abort of all
+  bool ib_flush = false;      // RDMA_READ after every arrival, as with GPU Direct
+  bool ib_spin = false;       // progress threads never sleep while there is work
+  double abort_after_s = 10;  // from the first dead or failed rank to the abort of all
 };
 
 // A communicator: `members[r]` is the job rank of its rank r.
@@ -76,8 +76,8 @@ struct Role {
   int tp = -1;
 };
 
-const char* ToString(Layout layout);  // "flat", "dpxpp", "dpxtp"
-const char* ToString(OpKind op);      // "ar", "rs", "ag", "bc", "sr"
+const char* ToString(Layout layout);        // "flat", "dpxpp", "dpxtp"
+const char* ToString(OpKind op);            // "ar", "rs", "ag", "bc", "sr"
 const char* ToString(Transport transport);  // "tcp", "verbs"
 absl::StatusOr<Transport> ParseTransport(const std::string& text);
 absl::StatusOr<std::vector<std::string>> ParseDevices(const std::string& text);  // "rxeA,rxeB"

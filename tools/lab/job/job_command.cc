@@ -146,7 +146,8 @@ void AddJobCommand(CLI::App& app, int* exit_code) {
   job->add_option("--ib-mtu", c.ib.mtu_bytes, "Path MTU in bytes (default: that of the ports)");
   job->add_option("--ib-flush", c.ib_flush,
                   "on: an RDMA_READ after every arrival, as with GPU Direct")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, bool>{{"on", true}, {"off", false}}));
+      ->transform(
+          CLI::CheckedTransformer(std::map<std::string, bool>{{"on", true}, {"off", false}}));
   job->add_flag("--ib-spin", c.ib_spin, "Progress threads never sleep while there is work");
   job->add_option("--abort-after", c.abort_after_s,
                   "Seconds from a dead rank or broken connection until all ranks leave")

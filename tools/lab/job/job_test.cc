@@ -302,8 +302,8 @@ TEST_F(JobVerbsTest, EveryOperationInNcclsOrder) {
 }
 
 TEST_F(JobVerbsTest, SpinningProxies) {
-  const Result result =
-      Run(std::string("job --transport verbs --ib-spin --ranks 2 --iters 5 --plugin none") + kSmall);
+  const Result result = Run(
+      std::string("job --transport verbs --ib-spin --ranks 2 --iters 5 --plugin none") + kSmall);
   EXPECT_EQ(result.status, 0) << result.err;
 }
 

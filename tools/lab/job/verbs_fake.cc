@@ -207,8 +207,8 @@ class FakePair final : public QueuePair {
     Completion c;
     c.wr_id = item.request.wr_id;
     c.status = status;
-    c.op = item.request.op == SendRequest::Op::kRead ? Completion::Op::kRead
-                                                     : Completion::Op::kWrite;
+    c.op =
+        item.request.op == SendRequest::Op::kRead ? Completion::Op::kRead : Completion::Op::kWrite;
     c.qp_number = number_;
     queue_->Push(c, std::exchange(unreported_sends_, 0), 0);
   }

@@ -54,8 +54,7 @@ bool PortIsActive(ibv_device* device) {
   ibv_context* context = ibv_open_device(device);
   if (context == nullptr) return false;
   ibv_port_attr attr{};
-  const bool active =
-      ibv_query_port(context, kPort, &attr) == 0 && attr.state == IBV_PORT_ACTIVE;
+  const bool active = ibv_query_port(context, kPort, &attr) == 0 && attr.state == IBV_PORT_ACTIVE;
   ibv_close_device(context);
   return active;
 }
@@ -141,8 +140,8 @@ class IbvPair final : public QueuePair {
     attr.port_num = kPort;
     attr.qp_access_flags =
         IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
-    int error = ibv_modify_qp(
-        qp_, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+    int error = ibv_modify_qp(qp_, &attr,
+                              IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
     if (error != 0) return Error(name + " to INIT", error);
 
     attr = {};
@@ -304,18 +303,20 @@ class IbvDevice final : public VerbsDevice {
   }
 
   absl::StatusOr<std::unique_ptr<MemoryRegion>> Register(void* data, size_t bytes) override {
-    ibv_mr* mr = ibv_reg_mr(
-        pd_, data, bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+    ibv_mr* mr =
+        ibv_reg_mr(pd_, data, bytes,
+                   IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
     if (mr == nullptr) {
       const int error = errno;
       rlimit limit{};
       getrlimit(RLIMIT_MEMLOCK, &limit);
-      return Error("registration of " + std::to_string(bytes) + " bytes with " + name_ +
-                       " (locked memory is limited to " +
-                       (limit.rlim_cur == RLIM_INFINITY ? std::string("nothing")
-                                                        : std::to_string(limit.rlim_cur) + " bytes") +
-                       ")",
-                   error);
+      return Error(
+          "registration of " + std::to_string(bytes) + " bytes with " + name_ +
+              " (locked memory is limited to " +
+              (limit.rlim_cur == RLIM_INFINITY ? std::string("nothing")
+                                               : std::to_string(limit.rlim_cur) + " bytes") +
+              ")",
+          error);
     }
     return std::make_unique<IbvRegion>(mr);
   }
@@ -329,8 +330,8 @@ class IbvDevice final : public VerbsDevice {
 
   absl::StatusOr<std::unique_ptr<CompletionQueue>> CreateQueue(
       int entries, CompletionChannel* channel) override {
-    ibv_cq* cq = ibv_create_cq(context_, entries, nullptr,
-                               static_cast<IbvChannel*>(channel)->get(), 0);
+    ibv_cq* cq =
+        ibv_create_cq(context_, entries, nullptr, static_cast<IbvChannel*>(channel)->get(), 0);
     if (cq == nullptr) return Error("completion queue of " + name_);
     return std::make_unique<IbvQueue>(cq);
   }

@@ -40,7 +40,8 @@ const char* KindText(uint64_t wr_id) {
 
 uint64_t CheckOf(const CtsSlot& slot) {
   uint64_t h = slot.idx * 0x9e3779b97f4a7c15ull;
-  for (uint64_t word : {slot.address, slot.size, static_cast<uint64_t>(slot.rkey) << 32 | slot.tag}) {
+  for (uint64_t word :
+       {slot.address, slot.size, static_cast<uint64_t>(slot.rkey) << 32 | slot.tag}) {
     h = (h ^ word) * 0xbf58476d1ce4e5b9ull;
     h ^= h >> 29;
   }
@@ -167,8 +168,7 @@ absl::Status VerbsLink::CreateObjects() {
   own_.gid = gid_;
   own_.mtu_bytes = device->port_mtu_bytes();
   if (setup_.options.mtu_bytes != 0) {
-    own_.mtu_bytes =
-        std::min(own_.mtu_bytes, static_cast<uint32_t>(setup_.options.mtu_bytes));
+    own_.mtu_bytes = std::min(own_.mtu_bytes, static_cast<uint32_t>(setup_.options.mtu_bytes));
   }
   if (setup_.spare) {
     s.Update(keep(&spare_, device->CreatePair(queue_.get(), kSends, kReceives)));
@@ -245,10 +245,10 @@ VerbsLink::~VerbsLink() { close(fd_); }
 QueuePair* VerbsLink::Outbound() {
   if (spare_ == nullptr || setup_.faults == nullptr) return pair_.get();
   const uint64_t now = NowNs();
-  const bool wrong = (setup_.spare_gid_index >= 0 &&
-                      setup_.faults->Hold(FaultKind::kWrongGid, now).has_value()) ||
-                     (setup_.spare_mtu_bytes != 0 &&
-                      setup_.faults->Hold(FaultKind::kMtuMismatch, now).has_value());
+  const bool wrong =
+      (setup_.spare_gid_index >= 0 && setup_.faults->Hold(FaultKind::kWrongGid, now).has_value()) ||
+      (setup_.spare_mtu_bytes != 0 &&
+       setup_.faults->Hold(FaultKind::kMtuMismatch, now).has_value());
   return wrong ? spare_.get() : pair_.get();
 }
 
@@ -372,7 +372,9 @@ void VerbsLink::OnCompletion(const Completion& completion) {
   if (completion.status != kWcSuccess) {
     const bool spare = spare_ != nullptr && completion.qp_number == spare_->number();
     const bool flush = flush_pair_ != nullptr && completion.qp_number == flush_pair_->number();
-    const uint32_t remote = flush ? completion.qp_number : spare ? peer_spare_.number : peer_.number;
+    const uint32_t remote = flush   ? completion.qp_number
+                            : spare ? peer_spare_.number
+                                    : peer_.number;
     Fail("bad completion: status " + std::to_string(completion.status) + " (" +
          WcStatusText(completion.status) + ") of " + KindText(completion.wr_id) + ", QP " +
          std::to_string(completion.qp_number) + " of " + setup_.device->name() + " (" +

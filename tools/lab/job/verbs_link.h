@@ -58,8 +58,8 @@ class VerbsLink final : public NetLink {
     VerbsDevice* device = nullptr;  // outlives the link
     VerbsOptions options;
     bool is_send = false;
-    bool flush = false;  // receiver: flushes are made
-    uint32_t tag = 0;    // the same on both sides
+    bool flush = false;      // receiver: flushes are made
+    uint32_t tag = 0;        // the same on both sides
     char* buffer = nullptr;  // all transfers are in here; outlives the link
     size_t buffer_bytes = 0;
     FaultBoard* faults = nullptr;  // of this rank; may be null

@@ -79,7 +79,9 @@ class Links {
   NetLink& receiver() { return *links[1]; }
   char* SendSlot(size_t i) { return send_buffer.data() + i % NetLink::kMaxInFlight * kSlotBytes; }
   char* RecvSlot(size_t i) { return recv_buffer.data() + i % NetLink::kMaxInFlight * kSlotBytes; }
-  static char Byte(size_t transfer, size_t at) { return static_cast<char>(transfer * 131 + at * 7); }
+  static char Byte(size_t transfer, size_t at) {
+    return static_cast<char>(transfer * 131 + at * 7);
+  }
   static size_t SizeOf(size_t transfer) {
     std::mt19937_64 r(transfer + 99);
     switch (r() % 5) {
