@@ -25,6 +25,8 @@ constexpr uint64_t kNoVerdictNs = 2 * kSecond;  // open without a culprit after 
 constexpr uint64_t kSlowAndStuckNs = 5 * kSecond;
 constexpr size_t kUsualOps = 8;
 constexpr uint64_t kReopenNs = 10 * kSecond;
+// Share of the loss that waiting for a CPU must explain to be its cause, or a candidate.
+constexpr double kStarvedSure = 0.5, kStarvedMaybe = 0.3;
 
 enum class Origin { kStuck, kSlow, kMismatch };
 
@@ -906,13 +908,28 @@ class Pipeline::Impl {
           text = "the path from " + NameOf(*worker) + " to " + NameOf(*b.other);
           break;
       }
+      // Threads without a CPU slow everything they do, whatever it looks like; but only as
+      // much as they waited: on a busy host every thread waits a little.
       std::string starved;
-      double starvation = CpuStarvation(*worker, &starved);
+      const double starvation = CpuStarvation(*worker, &starved);
+      const double explained =
+          blame.lost_ns > 0 ? starvation * (blame.normal_ns + blame.lost_ns) / blame.lost_ns : 0;
       if (starvation >= 0.2 && component != Component::kUnknown) {
-        component = Component::kHost;
-        shape = SuspectShape::kHost;
-        text = "the host of " + NameOf(*worker) + " (no CPU for its threads)";
-        incident.evidence.push_back(NameOf(*worker) + ": " + starved);
+        if (explained >= kStarvedSure || (component == Component::kHost && explained >= kStarvedMaybe)) {
+          component = Component::kHost;
+          shape = SuspectShape::kHost;
+          text = "the host of " + NameOf(*worker) + " (no CPU for its threads)";
+        } else if (explained >= kStarvedMaybe) {
+          candidates = {component, Component::kHost};
+          component = Component::kUnknown;
+          text += " or its host (too little CPU for its threads)";
+        }
+        if (explained >= kStarvedMaybe) {
+          incident.evidence.push_back(NameOf(*worker) + ": " + starved);
+        } else if (component != Component::kHost) {
+          incident.rejected.push_back(
+              {"host of " + NameOf(*worker), starved + ", too little to explain what is lost"});
+        }
       }
       if (!done.insert({worker, component}).second) continue;
       Culprit culprit = MakeCulprit(*worker, component, blame.confidence);
@@ -927,7 +944,7 @@ class Pipeline::Impl {
           {shape, worker, shape == SuspectShape::kEdge ? b.other : nullptr, b.edges, component});
     }
     incident.evidence.insert(incident.evidence.end(), blame.evidence.begin(), blame.evidence.end());
-    incident.rejected = blame.rejected;
+    incident.rejected.insert(incident.rejected.end(), blame.rejected.begin(), blame.rejected.end());
     if (hardware_.any()) {
       EvidenceInput input;
       input.stuck = false;

@@ -459,6 +459,40 @@ TEST_F(PipelineTest, SlowBecauseOfStarvationIsTheHost) {
   EXPECT_THAT(At(0).evidence, Contains(HasSubstr("waited for a CPU")));
 }
 
+// On a busy host threads wait for a CPU in every fault: what counts is whether that
+// explains what was lost.
+TEST_F(PipelineTest, ABusyHostIsNotTheCauseOfASlowGpu) {
+  HandMadeJob job(4);
+  for (int rank = 0; rank < 4; ++rank) {
+    job.Host(rank).threads = {{.tid = 7, .roles = MC_THREAD_PROGRESS}};
+  }
+  Warm(job);
+  Costs slow(4);
+  slow[1].gpu_ms = 81;
+  for (int i = 0; i < 8; ++i) {
+    job.Host(1).threads[0].runq_wait_ns += 20'000'000;  // of 90 ms
+    Steps(job, 1, slow);
+  }
+  ExpectOne(IncidentKind::kSlow, 1, Component::kGpu);
+  EXPECT_THAT(At(0).rejected, Contains(Field(&Rejected::reason, HasSubstr("too little"))));
+}
+
+TEST_F(PipelineTest, GpuOrHostWhenWaitingForACpuExplainsSomeOfIt) {
+  HandMadeJob job(4);
+  for (int rank = 0; rank < 4; ++rank) {
+    job.Host(rank).threads = {{.tid = 7, .roles = MC_THREAD_PROGRESS}};
+  }
+  Warm(job);
+  Costs slow(4);
+  slow[1].gpu_ms = 81;
+  for (int i = 0; i < 8; ++i) {
+    job.Host(1).threads[0].runq_wait_ns += 34'000'000;  // of 90 ms
+    Steps(job, 1, slow);
+  }
+  ExpectOne(IncidentKind::kSlow, 1, Component::kUnknown);
+  EXPECT_THAT(At(0).culprits[0].candidates, ElementsAre(Component::kGpu, Component::kHost));
+}
+
 TEST_F(PipelineTest, SlowThenStuckIsOneIncident) {
   HandMadeJob job(4);
   Warm(job);
