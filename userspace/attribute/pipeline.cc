@@ -27,6 +27,8 @@ constexpr size_t kUsualOps = 8;
 constexpr uint64_t kReopenNs = 10 * kSecond;
 // Share of the loss that waiting for a CPU must explain to be its cause, or a candidate.
 constexpr double kStarvedSure = 0.5, kStarvedMaybe = 0.3;
+// How often the proxy thread must get a CPU until a step is through: posted, tested, freed.
+constexpr double kTurnsOfAStep = 8;
 
 enum class Origin { kStuck, kSlow, kMismatch };
 
@@ -863,6 +865,17 @@ class Pipeline::Impl {
     return best;
   }
 
+  // By how much a step over the slowest edge of this worker takes longer, ns; 0: none does.
+  static double TransitExcess(const BlameResult& blame, const Worker& worker) {
+    double most = 0;
+    for (const EdgeTransit& edge : blame.edges) {
+      if (edge.from != &worker && edge.to != &worker) continue;
+      if (edge.now_ops < 2 || edge.normal_ops < 4) continue;
+      most = std::max(most, edge.now_ns - edge.normal_ns);
+    }
+    return most;
+  }
+
   Incident SlowIncident(const std::vector<Worker*>& job, const BlameResult& blame, uint64_t since,
                         size_t cycles) {
     Incident incident;
@@ -911,9 +924,15 @@ class Pipeline::Impl {
       // Threads without a CPU slow everything they do, whatever it looks like; but only as
       // much as they waited: on a busy host every thread waits a little.
       std::string starved;
-      const double starvation = CpuStarvation(*worker, &starved);
-      const double explained =
+      double turn_ns = 0;
+      const double starvation = CpuStarvation(*worker, &starved, &turn_ns);
+      double explained =
           blame.lost_ns > 0 ? starvation * (blame.normal_ns + blame.lost_ns) / blame.lost_ns : 0;
+      // A thread that is woken a thousand times a second waits a thousand times; a step
+      // takes only a few turns.
+      if (turn_ns > 0 && kTurnsOfAStep * turn_ns < kStarvedSure * TransitExcess(blame, *worker)) {
+        explained = 0;
+      }
       if (starvation >= 0.2 && component != Component::kUnknown) {
         if (explained >= kStarvedSure || (component == Component::kHost && explained >= kStarvedMaybe)) {
           component = Component::kHost;

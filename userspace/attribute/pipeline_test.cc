@@ -493,6 +493,28 @@ TEST_F(PipelineTest, GpuOrHostWhenWaitingForACpuExplainsSomeOfIt) {
   EXPECT_THAT(At(0).culprits[0].candidates, ElementsAre(Component::kGpu, Component::kHost));
 }
 
+// A proxy thread that is woken often waits often: what a step takes longer must be some
+// turns' wait, else the network is slow and the host only busy.
+TEST_F(PipelineTest, ASlowNetworkOnABusyHost) {
+  for (const bool long_turns : {false, true}) {
+    pipeline_ = Pipeline();
+    HandMadeJob job(4);
+    for (int rank = 0; rank < 4; ++rank) {
+      job.Host(rank).threads = {{.tid = 7, .roles = MC_THREAD_PROGRESS, .slices = 1000}};
+    }
+    Warm(job);
+    Costs slow(4);
+    slow[1].net_ms = 81;
+    slow[1].leaves_slowly = true;
+    for (int i = 0; i < 8; ++i) {
+      job.Host(1).threads[0].runq_wait_ns += 60'000'000;  // of 90 ms
+      job.Host(1).threads[0].slices += long_turns ? 3 : 100;
+      Steps(job, 1, slow);
+    }
+    ExpectOne(IncidentKind::kSlow, 1, long_turns ? Component::kHost : Component::kNic);
+  }
+}
+
 TEST_F(PipelineTest, SlowThenStuckIsOneIncident) {
   HandMadeJob job(4);
   Warm(job);

@@ -510,7 +510,8 @@ bool IsStopped(const Worker& worker) {
   return worker.host_now && (worker.host_now->state == 'T' || worker.host_now->state == 't');
 }
 
-double CpuStarvation(const Worker& worker, std::string* text) {
+double CpuStarvation(const Worker& worker, std::string* text, double* turn_ns) {
+  if (turn_ns != nullptr) *turn_ns = 0;
   if (!worker.host_now || !worker.host_before) return 0;
   double elapsed = static_cast<double>(worker.host_now_ns - worker.host_before_ns);
   if (elapsed <= 0) return 0;
@@ -526,6 +527,11 @@ double CpuStarvation(const Worker& worker, std::string* text) {
       double share = waited / std::max(elapsed, waited + ran);
       if (share > worst) {
         worst = share;
+        if (turn_ns != nullptr) {
+          *turn_ns = now.slices > before.slices && before.slices > 0
+                         ? waited / static_cast<double>(now.slices - before.slices)
+                         : 0;
+        }
         if (text != nullptr) {
           char buffer[192];
           std::snprintf(buffer, sizeof(buffer),
@@ -542,6 +548,7 @@ double CpuStarvation(const Worker& worker, std::string* text) {
         static_cast<double>(worker.host_now->throttled_ns - worker.host_before->throttled_ns);
     if (throttled / elapsed > worst) {
       worst = std::min(1.0, throttled / elapsed);
+      if (turn_ns != nullptr) *turn_ns = 0;
       if (text != nullptr) {
         char buffer[160];
         std::snprintf(buffer, sizeof(buffer),

@@ -71,8 +71,9 @@ uint64_t LastMovement(const Worker& worker, const Op& op);
 // What the host samples say; false without samples.
 bool IsStopped(const Worker& worker);
 // Share of the wanted CPU time that a thread of this worker did not get, over the
-// last two host samples; 0 without samples. `text` gets the figures.
-double CpuStarvation(const Worker& worker, std::string* text);
+// last two host samples; 0 without samples. `text` gets the figures, `turn_ns` the mean
+// wait of that thread until it got a CPU (0: not known, or its cgroup was throttled).
+double CpuStarvation(const Worker& worker, std::string* text, double* turn_ns = nullptr);
 
 // Edges that share workers, directly or through others, together: each group has a
 // cause of its own.

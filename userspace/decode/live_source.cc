@@ -477,6 +477,7 @@ class LiveSourceImpl final : public LiveSource {
         if (auto sched = ParseSchedstat(*text)) {
           thread.run_ns = sched->run_ns;
           thread.runq_wait_ns = sched->runq_wait_ns;
+          thread.slices = sched->slices;
         }
       }
       if (auto text = ReadSmallFile(task + "/wchan", 64); text && *text != "0") {

@@ -141,6 +141,7 @@ struct ThreadSample {
   char state = '?';    // /proc/PID/task/TID/stat: R S D T t Z X
   uint64_t run_ns = 0;       // schedstat: time on a CPU
   uint64_t runq_wait_ns = 0; // schedstat: time runnable, waiting for a CPU
+  uint64_t slices = 0;       // schedstat: times it was given a CPU; 0 unknown
   std::string wchan;         // kernel function it sleeps in; empty unknown
   friend bool operator==(const ThreadSample&, const ThreadSample&) = default;
 };

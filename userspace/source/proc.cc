@@ -117,7 +117,8 @@ std::optional<Schedstat> ParseSchedstat(const std::string& text) {
   auto run = ParseU64(words[0]);
   auto wait = ParseU64(words[1]);
   if (!run || !wait) return std::nullopt;
-  return Schedstat{*run, *wait};
+  auto slices = words.size() > 2 ? ParseU64(words[2]) : std::nullopt;
+  return Schedstat{*run, *wait, slices.value_or(0)};
 }
 
 std::vector<std::string> CpuCgroupFolders(const std::string& cgroup_text,

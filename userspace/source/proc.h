@@ -36,6 +36,7 @@ std::optional<uint32_t> ReadInnerPid(const std::string& status_path);
 struct Schedstat {
   uint64_t run_ns = 0;
   uint64_t runq_wait_ns = 0;
+  uint64_t slices = 0;  // times it was given a CPU; 0: the kernel does not say
 };
 std::optional<Schedstat> ParseSchedstat(const std::string& text);
 

@@ -168,7 +168,7 @@ class FieldEncoder {
     return it->second;
   }
 
-  bool has_hardware() const { return true; }
+  bool coding3() const { return true; }
   void Require(bool fine) { ok_ = ok_ && fine; }
   void More(bool more) { Flag(kMore, more); }
   void Charge(uint64_t bytes) { charged_ += bytes; }
@@ -334,7 +334,7 @@ class FieldDecoder {
     return index;
   }
 
-  bool has_hardware() const { return version_ >= 3; }
+  bool coding3() const { return version_ >= 3; }
   void Require(bool fine) { ok_ = ok_ && fine; }
   bool More() {
     bool more = false;

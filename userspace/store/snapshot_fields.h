@@ -38,7 +38,7 @@ namespace mycroft::store_internal {
 static_assert(sizeof(OpSample) == 328 && sizeof(FlowSample) == 200 && sizeof(CommSample) == 120,
               "a field was added: code it below, then adjust the size");
 static_assert(sizeof(ProcessSample) == 576 && sizeof(HostSample) == 56 &&
-                  sizeof(ThreadSample) == 64 && sizeof(Snapshot) == 304 && sizeof(BlindSpot) == 96,
+                  sizeof(ThreadSample) == 72 && sizeof(Snapshot) == 304 && sizeof(BlindSpot) == 96,
               "a field was added: code it below, then adjust the size");
 
 // A context is one statistical model. Fields that behave differently in some
@@ -78,6 +78,7 @@ enum Context : int {
   kThreadState,
   kRun,
   kRunQueue,
+  kSlices,
   kWchan,
   kOpCount,
   kOpId,
@@ -610,6 +611,7 @@ void CodeHost(C& c, ProcessState& state, Host& host) {
     state.run_step[i] =
         last.tid == thread.tid && step < 1ull << 40 ? (state.run_step[i] * 3 + step) / 4 : 0;
     c.Number(kRunQueue, thread.runq_wait_ns, last.runq_wait_ns, v);
+    if (c.coding3()) c.Number(kSlices, thread.slices, last.slices, v);  // since coding 3
     c.String(kWchan, thread.wchan, last.wchan);
   }
   state.host = host;
@@ -671,7 +673,7 @@ void CodeProcess(C& c, CodecState& codec, uint64_t t_ns, uint32_t index, Process
   for (size_t i = 0; i < process.comms.size() && c.ok(); ++i) {
     CodeComm(c, state, t_ns, process.comms[i]);
   }
-  if (c.has_hardware()) {
+  if (c.coding3()) {
     bool has_hardware = process.hardware.has_value();
     c.Flag(kHasHardware, has_hardware);
     if (has_hardware) {
@@ -720,7 +722,7 @@ void CodeSnapshot(C& c, CodecState& codec, S& snapshot) {
     CodeProcess(c, codec, snapshot.t_ns, index, process);
   }
   codec.hosts[host_index].order = std::move(order);
-  if (c.has_hardware()) {
+  if (c.coding3()) {
     bool has_hardware = snapshot.hardware.has_value();
     c.Flag(kHasHardware, has_hardware, 1);
     if (has_hardware) {

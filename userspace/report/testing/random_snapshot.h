@@ -142,7 +142,7 @@ class RandomSnapshot {
       Set(p.host->major_faults);
       p.host->threads.resize(Small());
       for (ThreadSample& t : p.host->threads) {
-        Set(t.tid), Set(t.roles), Set(t.state), Set(t.run_ns), Set(t.runq_wait_ns), Set(t.wchan);
+        Set(t.tid), Set(t.roles), Set(t.state), Set(t.run_ns), Set(t.runq_wait_ns), Set(t.slices), Set(t.wchan);
       }
     }
     if (Below(3) == 0) Fill(p.hardware.emplace());
