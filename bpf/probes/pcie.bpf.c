@@ -20,7 +20,7 @@
 #define SG_CHAIN 1UL
 #define SG_END 2UL
 /* Entries of a scatter list that are looked at; bytes beyond do not count. */
-#define MAX_SG 128
+#define MAX_SG 1024
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -225,22 +225,35 @@ static __always_inline void mapped(const struct device *dev, uint64_t bytes, boo
 		__sync_fetch_and_add(&d->ns, ns);
 }
 
+struct sg_walk {
+	const struct scatterlist *sg;
+	uint64_t bytes;
+};
+
+static long sg_step(uint32_t index, void *context)
+{
+	struct sg_walk *walk = context;
+	const struct scatterlist *sg = walk->sg;
+	uint64_t link;
+
+	walk->bytes += BPF_CORE_READ(sg, length);
+	if (BPF_CORE_READ(sg, page_link) & SG_END)
+		return 1;
+	/* The size of an entry is the kernel's, which the CO-RE relocation knows. */
+	sg = (const struct scatterlist *)((uint64_t)sg + bpf_core_type_size(struct scatterlist));
+	link = BPF_CORE_READ(sg, page_link);
+	if (link & SG_CHAIN)
+		sg = (const struct scatterlist *)(link & ~(SG_CHAIN | SG_END));
+	walk->sg = sg;
+	return 0;
+}
+
 static __always_inline uint64_t sg_bytes(const struct scatterlist *sg, uint32_t entries)
 {
-	/* The size of an entry is the kernel's, which the CO-RE relocation knows. */
-	const uint64_t size = bpf_core_type_size(struct scatterlist);
-	uint64_t bytes = 0;
+	struct sg_walk walk = {.sg = sg};
 
-	for (uint32_t i = 0; i < MAX_SG && i < entries && sg; i++) {
-		bytes += BPF_CORE_READ(sg, length);
-		if (BPF_CORE_READ(sg, page_link) & SG_END)
-			break;
-		sg = (const struct scatterlist *)((uint64_t)sg + size);
-		if (BPF_CORE_READ(sg, page_link) & SG_CHAIN)
-			sg = (const struct scatterlist *)(BPF_CORE_READ(sg, page_link) &
-							  ~(SG_CHAIN | SG_END));
-	}
-	return bytes;
+	bpf_loop(entries < MAX_SG ? entries : MAX_SG, sg_step, &walk, 0);
+	return walk.bytes;
 }
 
 SEC("tp_btf/dma_map_page")

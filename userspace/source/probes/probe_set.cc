@@ -245,6 +245,7 @@ struct ProbeSet::Impl {
   std::unique_ptr<btf, void (*)(btf*)> kernel_types{nullptr, btf__free};
   std::string fentry_forbidden;  // why
   bool fentry_works = false;
+  std::map<std::string, std::string> bound;  // kernel function -> why not
   std::vector<Probe> probes;
   bool uprobe_multi = false;
   std::map<uint64_t, Uprobe> uprobes;
@@ -429,7 +430,10 @@ struct ProbeSet::Impl {
     const bool known =
         btf__find_by_name_kind(kernel_types.get(), target.c_str(), BTF_KIND_FUNC) >= 0;
     if (known && fentry_works) return "";
+    const auto tried = bound.find(target);
+    if (tried != bound.end()) return tried->second;
     std::string why = Try(name, bpf_program__name(program));  // forbidden, or of a module
+    bound[target] = why;
     if (why.empty()) fentry_works = true;
     if (why.rfind(std::strerror(EPERM), 0) == 0) fentry_forbidden = why;
     return why;

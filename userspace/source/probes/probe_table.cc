@@ -173,7 +173,7 @@ const std::vector<ProbeSpec>& ProbeTable() {
                          .target = "dma_map_page_attrs, dma_map_sg_attrs, dma_map_sgtable"},
                         {.method = ProbeMethod::kNone}},
        .lost = "an IOMMU or bounce buffers that slow a device, and mappings that fail",
-       .blind = "transfers through mappings that exist; entries of a scatter list beyond 128"},
+       .blind = "transfers through mappings that exist; entries of a scatter list beyond 1024"},
       {.id = MC_PROBE_PCIE_IRQ,
        .name = "pcie.irq",
        .object = "pcie",
