@@ -250,8 +250,11 @@ static long sg_step(uint32_t index, void *context)
 
 static __always_inline uint64_t sg_bytes(const struct scatterlist *sg, uint32_t entries)
 {
-	struct sg_walk walk = {.sg = sg};
+	struct sg_walk walk = {};
 
+	/* Copied so that the verifier takes it for a number: a pointer that moves on is
+	 * another state at each step, and it would not end. */
+	bpf_probe_read_kernel(&walk.sg, sizeof(walk.sg), &sg);
 	bpf_loop(entries < MAX_SG ? entries : MAX_SG, sg_step, &walk, 0);
 	return walk.bytes;
 }

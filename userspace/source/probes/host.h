@@ -59,7 +59,8 @@ struct ThreadDelayRow {
 struct ProcessHostRow {
   uint32_t pid = 0;
   std::optional<uint64_t> reclaims, reclaim_ns;  // direct reclaim; empty: not attached
-  std::optional<uint64_t> retransmits;           // TCP segments of its connections
+  // TCP segments of its connections, with those from before it was watched.
+  std::optional<uint64_t> retransmits;
 };
 
 enum class HostEventKind : uint8_t { kExit, kOomKill, kRetransmit };
