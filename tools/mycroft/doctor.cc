@@ -5,17 +5,21 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <thread>
 
 #include "tools/mycroft/exit_codes.h"
 #include "tools/mycroft/system.h"
 #include "tools/mycroft/verbs.h"
 #include "userspace/base/install.h"
 #include "userspace/base/text.h"
+#include "userspace/decode/hardware_source.h"
+#include "userspace/model/hardware.h"
 #include "userspace/report/text.h"
 #include "userspace/source/proc.h"
 
@@ -418,13 +422,78 @@ const char* StatusName(CheckStatus status) {
 
 std::vector<Check> RunChecks(const DoctorInput& input) { return Doctor(input).Run(); }
 
+namespace {
+
+std::string Mark(CheckStatus status, bool colour) {
+  const char *mark = "[ok]  ", *code = "32";
+  if (status == CheckStatus::kWarn) mark = "[warn]", code = "1;33";
+  if (status == CheckStatus::kFail) mark = "[FAIL]", code = "1;31";
+  return colour ? "\x1b[" + std::string(code) + "m" + mark + "\x1b[0m" : std::string(mark);
+}
+
+std::string CostText(double ns) {
+  char text[32];
+  std::snprintf(text, sizeof text, ns < 10'000 ? "%.0f ns" : "%.0f us", ns < 10'000 ? ns : ns / 1e3);
+  return text;
+}
+
+std::string RateText(double bytes_per_s) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f GB/s", bytes_per_s / 1e9);
+  return text;
+}
+
+}  // namespace
+
+DoctorHardware LookAtHardware(const DoctorInput& input) {
+  HardwareOptions options;
+  options.proc_root = input.root + "/proc";
+  options.sys_root = input.root + "/sys";
+  options.probes = input.probes;
+  HardwareSource source(options);
+  std::vector<WatchedProcess> watched;
+  for (const ProcessKey& key : SurveyProcesses(input.root).jobs) {
+    watched.push_back({key, {}, {}, {}});
+  }
+  DoctorHardware out;
+  HardwareModel model;
+  // The poll runs in a thread of its own: a device that hangs must not hang the doctor.
+  bool polled = false;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  for (uint64_t tick = 1; !polled && std::chrono::steady_clock::now() < deadline; ++tick) {
+    if (tick > 1) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    HardwareReading reading = source.Sample(tick, watched);
+    Snapshot snapshot;
+    snapshot.t_ns = tick;
+    snapshot.hardware = std::move(reading.host);
+    for (auto& [key, hardware] : reading.processes) {
+      ProcessSample process;
+      process.key = key;
+      process.hardware = std::move(hardware);
+      snapshot.processes.push_back(std::move(process));
+    }
+    if (!snapshot.hardware) continue;
+    for (const ProbeSample& probe : snapshot.hardware->probes) {
+      polled = polled || probe.name.rfind("poll.", 0) == 0;
+      out.probes.push_back(probe);
+    }
+    model.Apply(snapshot);
+  }
+  if (!polled) {
+    ProbeSample probe;
+    probe.name = "poll";
+    probe.problem = "a read in /sys or /proc has not come back for 5 s: see dmesg";
+    probe.lost = "links, ports, error counters and limits";
+    out.probes.push_back(std::move(probe));
+  }
+  out.devices = DevicesOf(model);
+  return out;
+}
+
 std::string ChecksText(const std::vector<Check>& checks, bool colour) {
   std::string out;
   for (const Check& check : checks) {
-    const char *mark = "[ok]  ", *code = "32";
-    if (check.status == CheckStatus::kWarn) mark = "[warn]", code = "1;33";
-    if (check.status == CheckStatus::kFail) mark = "[FAIL]", code = "1;31";
-    out += colour ? "\x1b[" + std::string(code) + "m" + mark + "\x1b[0m" : std::string(mark);
+    out += Mark(check.status, colour);
     out += " " + FitCells(check.id, 19) + " " + check.found;
     if (!check.lost.empty()) out += "; lost: " + check.lost;
     // The first line of the fix stays on the line of the check; lines to copy stand alone.
@@ -436,7 +505,42 @@ std::string ChecksText(const std::vector<Check>& checks, bool colour) {
   return out;
 }
 
-std::string ChecksJson(const std::vector<Check>& checks) {
+std::string HardwareText(const DoctorHardware& hardware, bool colour) {
+  std::string out = "\nprobes\n";
+  for (const ProbeSample& probe : hardware.probes) {
+    out += Mark(Degraded(probe) ? CheckStatus::kWarn : CheckStatus::kOk, colour) + " " +
+           FitCells(PrintableText(probe.name), 19) + " " +
+           (probe.attached.empty() ? "not attached" : PrintableText(probe.attached));
+    if (probe.level == ProbeLevel::kDeep) out += probe.armed ? "; deep, armed" : "; deep";
+    if (probe.cost_ns) out += "; " + CostText(*probe.cost_ns) + " a hit";
+    if (probe.dropped > 0) out += "; " + to_string(probe.dropped) + " dropped";
+    if (!probe.problem.empty()) out += "; " + PrintableText(probe.problem);
+    if (!probe.lost.empty()) out += "; lost: " + PrintableText(probe.lost);
+    out += "\n";
+  }
+  out += "\nhardware\n";
+  if (hardware.devices.empty()) out += "no running job has a GPU or an RDMA device open\n";
+  for (const DeviceView& device : hardware.devices) {
+    out += Mark(device.problems.empty() ? CheckStatus::kOk : CheckStatus::kWarn, colour) + " " +
+           PrintableText(DeviceName(device));
+    if (device.bytes_per_s > 0) {
+      out += "; " + RateText(device.bytes_per_s) + " at its narrowest, " + device.narrowest;
+    }
+    for (const PortView& port : device.ports) out += "; " + PrintableText(PortText(port));
+    std::string pids;
+    for (const ProcessKey& key : device.processes) {
+      pids += (pids.empty() ? "; pid " : ", ") + to_string(key.pid);
+    }
+    out += pids + "\n";
+    if (!device.path.empty()) out += "         " + PrintableText(PathText(device)) + "\n";
+    for (const std::string& problem : device.problems) {
+      out += "         problem: " + PrintableText(problem) + "\n";
+    }
+  }
+  return out;
+}
+
+std::string ChecksJson(const std::vector<Check>& checks, const DoctorHardware& hardware) {
   using Json = nlohmann::ordered_json;
   Json list = Json::array();
   for (const Check& check : checks) {
@@ -446,17 +550,71 @@ std::string ChecksJson(const std::vector<Check>& checks) {
                     {"lost", check.lost},
                     {"fix", check.fix}});
   }
+  Json probes = Json::array();
+  for (const ProbeSample& probe : hardware.probes) {
+    probes.push_back({{"name", probe.name},
+                      {"question", probe.question},
+                      {"level", probe.level == ProbeLevel::kDeep ? "deep" : "always"},
+                      {"armed", probe.armed},
+                      {"attached", probe.attached},
+                      {"problem", probe.problem},
+                      {"lost", probe.lost},
+                      {"cost_ns", probe.cost_ns ? Json(*probe.cost_ns) : Json()},
+                      {"hits", probe.hits},
+                      {"dropped", probe.dropped}});
+  }
+  Json devices = Json::array();
+  for (const DeviceView& device : hardware.devices) {
+    Json path = Json::array(), ports = Json::array(), pids = Json::array();
+    for (const HopView& hop : device.path) {
+      path.push_back({{"address", hop.address},
+                      {"kind", ToString(hop.kind)},
+                      {"link", hop.link},
+                      {"best", hop.best},
+                      {"degraded", hop.degraded},
+                      {"acs_redirect", hop.acs_redirect}});
+    }
+    for (const PortView& port : device.ports) {
+      ports.push_back({{"device", port.device},
+                       {"port", port.port},
+                       {"state", port.state},
+                       {"phys_state", port.phys_state},
+                       {"rate_gbps", port.rate_gbps},
+                       {"netdev", port.netdev}});
+    }
+    for (const ProcessKey& key : device.processes) pids.push_back(key.pid);
+    devices.push_back({{"name", DeviceName(device)},
+                       {"address", device.address},
+                       {"kind", ToString(device.kind)},
+                       {"driver", device.driver},
+                       {"numa_node", device.numa_node},
+                       {"present", device.present},
+                       {"unreachable", device.unreachable},
+                       {"bytes_per_s", device.bytes_per_s},
+                       {"narrowest", device.narrowest},
+                       {"aer_correctable", device.aer_correctable},
+                       {"aer_nonfatal", device.aer_nonfatal},
+                       {"aer_fatal", device.aer_fatal},
+                       {"path", std::move(path)},
+                       {"ports", std::move(ports)},
+                       {"pids", std::move(pids)},
+                       {"problems", device.problems}});
+  }
   const Json out = {{"schema_version", kDoctorSchemaVersion},
-                    {"degraded", ChecksExitCode(checks, false) != kExitOk},
-                    {"checks", list}};
+                    {"degraded", ChecksExitCode(checks, false, hardware) != kExitOk},
+                    {"checks", std::move(list)},
+                    {"probes", std::move(probes)},
+                    {"hardware", std::move(devices)}};
   return out.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 
-int ChecksExitCode(const std::vector<Check>& checks, bool strict) {
-  for (const Check& check : checks) {
-    if (check.status != CheckStatus::kOk) return strict ? kExitFailure : kExitDegraded;
-  }
-  return kExitOk;
+int ChecksExitCode(const std::vector<Check>& checks, bool strict, const DoctorHardware& hardware) {
+  bool fine = true;
+  for (const Check& check : checks) fine = fine && check.status == CheckStatus::kOk;
+  for (const ProbeSample& probe : hardware.probes) fine = fine && !Degraded(probe);
+  for (const DeviceView& device : hardware.devices) fine = fine && device.problems.empty();
+  if (fine) return kExitOk;
+  return strict ? kExitFailure : kExitDegraded;
 }
 
 int RunDoctor(const Config& config, const Options& options) {
@@ -465,10 +623,13 @@ int RunDoctor(const Config& config, const Options& options) {
   input.plugin = config.plugin;
   input.getenv = ProcessEnvironment();
   const std::vector<Check> checks = RunChecks(input);
-  const std::string text = options.json ? ChecksJson(checks) + "\n"
-                                        : ChecksText(checks, UseColour(config, STDOUT_FILENO));
+  const DoctorHardware hardware = LookAtHardware(input);
+  const bool colour = UseColour(config, STDOUT_FILENO);
+  const std::string text = options.json
+                               ? ChecksJson(checks, hardware) + "\n"
+                               : ChecksText(checks, colour) + HardwareText(hardware, colour);
   if (!PrintOut(text)) return kExitFailure;
-  return ChecksExitCode(checks, options.strict);
+  return ChecksExitCode(checks, options.strict, hardware);
 }
 
 }  // namespace mycroft

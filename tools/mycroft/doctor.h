@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The checks of `mycroft doctor`: one per requirement, each with what is lost and
-// what to do. They read only; nothing is loaded, attached or changed.
+// what to do; the probes, each with what it is attached to; and the devices of the
+// running jobs. They read only; nothing is loaded, attached or changed, but for what
+// `probes` has attached already.
 #ifndef MYCROFT_TOOLS_MYCROFT_DOCTOR_H_
 #define MYCROFT_TOOLS_MYCROFT_DOCTOR_H_
 
@@ -9,6 +11,8 @@
 #include <vector>
 
 #include "userspace/base/config.h"
+#include "userspace/decode/kernel_probes.h"
+#include "userspace/model/devices.h"
 
 namespace mycroft {
 
@@ -27,15 +31,26 @@ struct DoctorInput {
   std::string bin_directory;
   std::string plugin;  // configured path or empty
   GetEnv getenv;
+  KernelProbes* probes = nullptr;  // not owned; null: only what is polled
 };
 
 std::vector<Check> RunChecks(const DoctorInput& input);
 
-std::string ChecksText(const std::vector<Check>& checks, bool colour);
-std::string ChecksJson(const std::vector<Check>& checks);
+// What the probes say of themselves, and the devices that the running jobs have open.
+struct DoctorHardware {
+  std::vector<ProbeSample> probes;
+  std::vector<DeviceView> devices;
+};
+DoctorHardware LookAtHardware(const DoctorInput& input);
 
-// 0: all fine, 4: something is lost, 1: the same when `strict`.
-int ChecksExitCode(const std::vector<Check>& checks, bool strict);
+std::string ChecksText(const std::vector<Check>& checks, bool colour);
+// Two sections, to follow the checks.
+std::string HardwareText(const DoctorHardware& hardware, bool colour);
+std::string ChecksJson(const std::vector<Check>& checks, const DoctorHardware& hardware = {});
+
+// 0: all fine, 4: something is lost or wrong, 1: the same when `strict`.
+int ChecksExitCode(const std::vector<Check>& checks, bool strict,
+                   const DoctorHardware& hardware = {});
 
 }  // namespace mycroft
 

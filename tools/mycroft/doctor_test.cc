@@ -10,6 +10,7 @@
 
 #include "tools/mycroft/system.h"
 #include "tools/mycroft/testing_process.h"
+#include "userspace/source/testing/fixture_host.h"
 
 namespace mycroft {
 namespace {
@@ -282,6 +283,97 @@ TEST(FindLibraries, FollowsLinksAndReadsVersions) {
   EXPECT_EQ(VersionOfName("libnccl.so.2"), "");
   EXPECT_EQ(VersionOfName("libnccl.so.2.28.9"), "2.28.9");
   EXPECT_EQ(VersionOfName("libnccl.so.2.x"), "");
+}
+
+TEST(DoctorHardwareTest, ProbesAndDevicesOfAJob) {
+  FixtureHost host;
+  const std::string fast = "32.0 GT/s PCIe", root = "0000:3a:00.0", gpu = "0000:3b:00.0";
+  const std::string config = FixtureHost::Config(0x10de, 0x2330, 0, 5, true, false);
+  host.AddPci({root}, "0x060400", fast, "16", fast, "16",
+              FixtureHost::Config(0x8086, 0x352a, 4, 1, false, false), "pcieport");
+  host.AddPci({root, gpu}, "0x030200", fast, "16", fast, "16", config, "nvidia");
+  host.AddNvidia(0, gpu);
+  host.AddRdma("rxeA", "uverbs0", "", "va");
+  host.AddProcess(7, {"/memfd:mycroft-board (deleted)", "/dev/nvidia0", "/dev/infiniband/uverbs0"});
+  host.AddProcess(8, {"/dev/nvidia0"});  // no job
+  DoctorInput input;
+  input.root = host.root();
+  DoctorHardware found = LookAtHardware(input);
+  ASSERT_EQ(found.devices.size(), 2u);
+  EXPECT_EQ(found.probes.size(), 8u);
+  EXPECT_EQ(ChecksExitCode({}, false, found), 0);
+  std::string text = HardwareText(found, false);
+  EXPECT_THAT(text, Not(HasSubstr("warn")));
+  EXPECT_THAT(text, HasSubstr("[ok]   poll.pcie_link"));
+  EXPECT_THAT(text, HasSubstr("[ok]   GPU 0000:3b:00.0; 63.0 GB/s at its narrowest, 0000:3b:00.0; "
+                              "pid 7\n         0000:3b:00.0 32 GT/s x16 > 0000:3a:00.0 32 GT/s "
+                              "x16\n"));
+  EXPECT_THAT(text, HasSubstr("[ok]   rxeA; port 1 ACTIVE LinkUp 400 Gb/s va; pid 7\n"));
+
+  // A narrow link, a port that is down, limits that cannot be read, a kernel probe that
+  // could not attach.
+  host.Write(host.PciFolder(gpu) + "current_link_width", "8\n");
+  host.Write(host.PciFolder(root) + "current_link_width", "8\n");
+  host.Write("sys/class/infiniband/rxeA/ports/1/state", "1: DOWN\n");
+  host.Remove("proc/7/limits");
+  class OneProbe : public KernelProbes {
+   public:
+    void Watch(const std::vector<WatchedProcess>& processes,
+               const std::vector<std::string>&) override {
+      EXPECT_EQ(processes.size(), 1u);
+    }
+    KernelReadings Collect(uint64_t) override {
+      ProbeSample probe;
+      probe.name = "verbs.post_send";
+      probe.level = ProbeLevel::kDeep;
+      probe.problem = "no\x1b[31m BTF";
+      probe.lost = "what each queue pair sends";
+      probe.cost_ns = 553;
+      KernelReadings readings;
+      readings.probes = {probe};
+      return readings;
+    }
+    void ArmDeep(const std::vector<ProcessKey>&, uint64_t) override {}
+  } probes;
+  input.probes = &probes;
+  found = LookAtHardware(input);
+  EXPECT_EQ(ChecksExitCode({}, false, found), 4);
+  EXPECT_EQ(ChecksExitCode({}, true, found), 1);
+  text = HardwareText(found, false);
+  EXPECT_THAT(text, HasSubstr("[warn] verbs.post_send     not attached; deep; 553 ns a hit; "
+                              "no?[31m BTF; lost: what each queue pair sends\n"));
+  EXPECT_THAT(text, HasSubstr("[warn] poll.limits"));
+  EXPECT_THAT(text, HasSubstr("[warn] GPU 0000:3b:00.0; 31.5 GB/s"));
+  EXPECT_THAT(text, HasSubstr("problem: the link of GPU 0000:3b:00.0 runs at 32 GT/s x8, both ends "
+                              "could do 32 GT/s x16"));
+  EXPECT_THAT(text, HasSubstr("problem: port 1 of rxeA is DOWN"));
+
+  const auto json = nlohmann::json::parse(ChecksJson({}, found));
+  EXPECT_EQ(json["degraded"], true);
+  ASSERT_EQ(json["probes"].size(), 9u);
+  const auto probe = json["probes"].front();
+  EXPECT_EQ(probe["name"], "verbs.post_send");
+  EXPECT_EQ(probe["level"], "deep");
+  EXPECT_EQ(probe["armed"], false);
+  EXPECT_EQ(probe["cost_ns"], 553.0);
+  EXPECT_EQ(probe["lost"], "what each queue pair sends");
+  ASSERT_EQ(json["hardware"].size(), 2u);
+  const auto device = json["hardware"][0];
+  EXPECT_EQ(device["address"], gpu);
+  EXPECT_EQ(device["path"].size(), 2u);
+  EXPECT_EQ(device["path"][0]["degraded"], true);
+  EXPECT_EQ(device["pids"], nlohmann::json::array({7}));
+  EXPECT_EQ(json["hardware"][1]["ports"][0]["state"], "DOWN");
+}
+
+TEST(DoctorHardwareTest, NoJobNoDevice) {
+  const FixtureHost host;
+  DoctorInput input;
+  input.root = host.root();
+  const DoctorHardware found = LookAtHardware(input);
+  EXPECT_TRUE(found.devices.empty());
+  EXPECT_EQ(ChecksExitCode({}, true, found), 0);
+  EXPECT_THAT(HardwareText(found, false), HasSubstr("no running job has a GPU"));
 }
 
 }  // namespace

@@ -114,8 +114,10 @@ const std::vector<VerbDoc>& VerbDocs() {
        "check what Mycroft can see on this host, and what is lost",
        "One line per requirement: [ok], [warn] or [FAIL], what is lost by it, and what to do. "
        "For running processes that use NCCL without the plugin it prints the two lines of "
-       "environment to start them with. Exit code 0: all fine, 4: something is lost (1 with "
-       "--strict).",
+       "environment to start them with. Below are the probes, each with what it is attached to "
+       "and what it costs, or why not and what is lost, and the GPUs and RDMA devices of the "
+       "running jobs: the way to the root, its narrowest hop, the state of the ports. Exit code "
+       "0: all fine, 4: something is lost or wrong (1 with --strict).",
        {{"mycroft doctor", "look at this host"},
         {"mycroft doctor --json", "for machines"},
         {"mycroft doctor --strict", "in a health check: anything lost fails"}}},

@@ -165,6 +165,9 @@ ProcessSurvey SurveyProcesses(const std::string& root) {
     if (denied) ++survey.unreadable;
     const std::optional<std::string> maps = ReadSmallFile(folder + "/maps", kMaxMaps);
     const std::string library = maps ? NcclInMaps(*maps) : "";
+    if ((board || !library.empty()) && survey.jobs.size() < kMaxNcclProcesses) {
+      survey.jobs.push_back({pid, stat->start_time});
+    }
     if (library.empty() || survey.nccl.size() >= kMaxNcclProcesses) continue;
     NcclProcess process;
     process.pid = pid;

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "userspace/decode/snapshot.h"
+
 namespace mycroft {
 
 struct NcclProcess {
@@ -26,6 +28,7 @@ struct NcclProcess {
 
 struct ProcessSurvey {
   std::vector<NcclProcess> nccl;  // at most 256
+  std::vector<ProcessKey> jobs;   // with a board, or NCCL; at most 256
   uint32_t processes = 0;
   uint32_t unreadable = 0;  // of other users, or hidden
   uint32_t boards = 0;      // processes with a board

@@ -18,7 +18,8 @@ void Shift(int64_t by, uint64_t* t) {
 uint64_t MeanOf(uint64_t sum, uint32_t steps, uint64_t reference) {
   uint64_t expected = reference * steps;
   int64_t difference = static_cast<int64_t>(sum - expected);
-  return static_cast<uint64_t>(static_cast<int64_t>(reference) + difference / static_cast<int64_t>(steps));
+  return static_cast<uint64_t>(static_cast<int64_t>(reference) +
+                               difference / static_cast<int64_t>(steps));
 }
 
 }  // namespace
@@ -29,14 +30,15 @@ void ShiftSnapshot(int64_t by, Snapshot* snapshot) {
   for (ProcessSample& process : snapshot->processes) {
     Shift(by, &process.last_callback_ns);
     for (CommSample& comm : process.comms) {
-      for (uint64_t* t : {&comm.init_ns, &comm.finalize_ns, &comm.api_enter_ns, &comm.api_leave_ns}) {
+      for (uint64_t* t :
+           {&comm.init_ns, &comm.finalize_ns, &comm.api_enter_ns, &comm.api_leave_ns}) {
         Shift(by, t);
       }
     }
     for (OpSample& op : process.ops) {
-      for (uint64_t* t : {&op.api_ns, &op.start_ns, &op.stop_ns, &op.proxy_first_ns,
-                          &op.proxy_progress_ns, &op.proxy_last_ns, &op.kernel_start_seen_ns,
-                          &op.kernel_stop_seen_ns}) {
+      for (uint64_t* t :
+           {&op.api_ns, &op.start_ns, &op.stop_ns, &op.proxy_first_ns, &op.proxy_progress_ns,
+            &op.proxy_last_ns, &op.kernel_start_seen_ns, &op.kernel_stop_seen_ns}) {
         Shift(by, t);
       }
       uint64_t send = static_cast<uint64_t>(by) * op.send_steps;
@@ -47,13 +49,23 @@ void ShiftSnapshot(int64_t by, Snapshot* snapshot) {
       op.recv_data_sum_ns += recv;
     }
     for (FlowSample& flow : process.flows) {
-      for (uint64_t* t : {&flow.state_ns, &flow.moved_ns, &flow.posted_ns, &flow.ready_ns,
-                          &flow.transmitted_ns, &flow.done_ns, &flow.last_first_ns,
-                          &flow.last_final_ns}) {
+      for (uint64_t* t :
+           {&flow.state_ns, &flow.moved_ns, &flow.posted_ns, &flow.ready_ns, &flow.transmitted_ns,
+            &flow.done_ns, &flow.last_first_ns, &flow.last_final_ns}) {
         Shift(by, t);
       }
     }
+    if (!process.hardware) continue;
+    for (QpSample& qp : process.hardware->qps) {
+      for (uint64_t* t : {&qp.created_ns, &qp.state_ns, &qp.last_post_ns, &qp.last_receive_ns,
+                          &qp.last_completion_ns, &qp.first_bad_ns}) {
+        Shift(by, t);
+      }
+    }
+    for (MrSample& mr : process.hardware->mrs) Shift(by, &mr.last_failure_ns);
   }
+  if (!snapshot->hardware) return;
+  for (HardwareEvent& event : snapshot->hardware->events) Shift(by, &event.t_ns);
 }
 
 void HostAligner::Observe(const Snapshot& snapshot) {
@@ -95,9 +107,9 @@ void HostAligner::Observe(const Snapshot& snapshot) {
           if (comm.recv_peers.size() != 1) continue;
           peer = comm.recv_peers.begin()->first;
         }
-        Match({comm.comm_id, coll ? 0 : 1, op.ordinal, peer, comm.rank}, false,
-              {snapshot.host, MeanOf(op.recv_data_sum_ns, op.recv_steps, reference),
-               op.recv_steps});
+        Match(
+            {comm.comm_id, coll ? 0 : 1, op.ordinal, peer, comm.rank}, false,
+            {snapshot.host, MeanOf(op.recv_data_sum_ns, op.recv_steps, reference), op.recv_steps});
       }
     }
   }

@@ -130,5 +130,23 @@ TEST(ShiftSnapshot, ShiftsSumsByStepsAndLeavesZeroAlone) {
   EXPECT_EQ(moved, s);
 }
 
+TEST(ShiftSnapshot, ShiftsTheTimesOfHardware) {
+  Snapshot s;
+  s.t_ns = 100;
+  s.hardware.emplace().events.emplace_back().t_ns = 50;
+  ProcessHardware& hardware = s.processes.emplace_back().hardware.emplace();
+  QpSample& qp = hardware.qps.emplace_back();
+  qp.created_ns = qp.state_ns = qp.last_post_ns = qp.last_receive_ns = qp.last_completion_ns = 60;
+  hardware.mrs.emplace_back().last_failure_ns = 70;
+  ShiftSnapshot(1000, &s);
+  EXPECT_EQ(s.hardware->events[0].t_ns, 1050u);
+  for (uint64_t t : {qp.created_ns, qp.state_ns, qp.last_post_ns, qp.last_receive_ns,
+                     qp.last_completion_ns}) {
+    EXPECT_EQ(t, 1060u);
+  }
+  EXPECT_EQ(qp.first_bad_ns, 0u);  // never: stays never
+  EXPECT_EQ(hardware.mrs[0].last_failure_ns, 1070u);
+}
+
 }  // namespace
 }  // namespace mycroft

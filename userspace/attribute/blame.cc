@@ -277,6 +277,7 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
                           : std::min(edge->now_total_ns, result.lost_ns);
         blame.excess_ns = std::max(blame.excess_ns, cost);
         culprit.insert(edge->from);
+        blame.edges.push_back({edge->from, edge->to});
       }
       if (blame.kind == BlameKind::kNetSender) {
         blame.why += ", and leaves the sender no faster than it arrives";
@@ -320,7 +321,7 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
              why + ", but its sends are blocked: a GPU that cannot send cannot receive"});
         continue;
       }
-      result.blames.push_back({local.kind, s.worker, nullptr, excess, why});
+      result.blames.push_back({local.kind, s.worker, nullptr, excess, why, {}});
     }
   }
 

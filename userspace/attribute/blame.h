@@ -29,10 +29,10 @@ namespace mycroft {
 
 struct WorkerShares {
   const Worker* worker = nullptr;
-  size_t cycles = 0;                              // in the slow window
-  std::array<double, kShareCount> normal{};       // ns per cycle
-  std::array<double, kShareCount> now{};          // ns per cycle
-  std::array<double, kShareCount> noise{};        // robust standard deviation when normal
+  size_t cycles = 0;                         // in the slow window
+  std::array<double, kShareCount> normal{};  // ns per cycle
+  std::array<double, kShareCount> now{};     // ns per cycle
+  std::array<double, kShareCount> noise{};   // robust standard deviation when normal
   double excess(Share share) const { return now[share] - normal[share]; }
 };
 
@@ -56,6 +56,7 @@ struct Blame {
   const Worker* other = nullptr;   // kNetEdge: the receiver
   double excess_ns = 0;            // per cycle
   std::string why;
+  std::vector<WorkerOrder::Edge> edges;  // kNet*: the slow ones it is blamed for
 };
 
 struct BlameResult {

@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "userspace/attribute/blame.h"
+#include "userspace/attribute/evidence.h"
 #include "userspace/attribute/wait_graph.h"
 #include "userspace/detect/cycle.h"
 #include "userspace/detect/mismatch.h"
+#include "userspace/model/hardware.h"
 #include "userspace/model/job.h"
 
 namespace mycroft {
@@ -75,6 +77,7 @@ class Pipeline::Impl {
 
   void Feed(const Snapshot& snapshot) {
     model_.Apply(snapshot);
+    hardware_.Apply(snapshot);
     for (const auto& worker : model_.workers()) {
       auto [it, fresh] = detectors_.try_emplace(worker->index, options_.slow_factor);
       it->second.Update(*worker);
@@ -98,6 +101,7 @@ class Pipeline::Impl {
 
   PipelineOptions options_;
   JobModel model_;
+  HardwareModel hardware_;
   std::vector<Incident> incidents_;
 
  private:
@@ -456,8 +460,9 @@ class Pipeline::Impl {
     bool dead_sink = false;
     for (const auto& [worker, sinks] : own) dead_sink |= sinks[0]->kind == SinkKind::kDead;
     size_t absent = 0, dead = 0;
-    std::string summary;
-    auto say = [&](const std::string& text) { summary += (summary.empty() ? "" : "; ") + text; };
+    std::vector<std::string> phrases;  // of the summary; as many as culprits, until hardware judged
+    auto say = [&](const std::string& text) { phrases.push_back(text); };
+    std::vector<Suspect> suspects;  // one for each culprit
     for (const auto& [worker, sinks] : own) {
       // A peer that is gone explains what its neighbours show.
       if (dead_sink && sinks[0]->kind != SinkKind::kDead) continue;
@@ -515,6 +520,7 @@ class Pipeline::Impl {
           continue;
       }
       culprit.where = sink.where;
+      suspects.push_back({ShapeOf(sink.kind), worker, nullptr, {}, culprit.component});
       for (const Sink* s : sinks) {
         std::string line =
             NameOf(*worker) + (s->where.empty() ? "" : ", " + s->where) + ": " + s->why;
@@ -522,7 +528,14 @@ class Pipeline::Impl {
       }
       out->culprits.push_back(std::move(culprit));
     }
-    if (!dead_sink) ExplainPaths(paths, own, out, say);
+    if (!dead_sink) ExplainPaths(paths, own, out, &suspects, say);
+    if (hardware_.any() && (!suspects.empty() || !unseen.empty())) {
+      EvidenceInput input;
+      input.stuck = true;
+      input.onset_ns = out->onset_ns;
+      input.suspects = suspects;
+      JudgeByHardware(job, std::move(input), "everybody waits for ", out, &phrases);
+    }
     if (dead > 0) {
       out->kind = IncidentKind::kDead;
     } else if (absent > 0 && absent == out->culprits.size()) {
@@ -541,8 +554,11 @@ class Pipeline::Impl {
     if (out->culprits.empty() && graph.sinks.empty() && !graph.cycle.empty()) {
       ExplainDeadlock(graph, out, say);
     }
-    if (summary.empty()) summary = "the job stands still; not enough evidence for a culprit";
-    out->summary = summary;
+    if (phrases.empty()) say("the job stands still; not enough evidence for a culprit");
+    out->summary.clear();
+    for (const std::string& phrase : phrases) {
+      out->summary += (out->summary.empty() ? "" : "; ") + phrase;
+    }
     for (const Worker* victim : graph.victims) {
       if (out->rejected.size() >= 12) break;
       std::string why = "it waits for its peers";
@@ -557,9 +573,79 @@ class Pipeline::Impl {
     return !out->culprits.empty();
   }
 
+  static SuspectShape ShapeOf(SinkKind kind) {
+    switch (kind) {
+      case SinkKind::kGpu:
+        return SuspectShape::kGpu;
+      case SinkKind::kFlush:
+        return SuspectShape::kFlush;
+      case SinkKind::kPath:
+        return SuspectShape::kEdge;
+      case SinkKind::kHostStopped:
+      case SinkKind::kHostStarved:
+      case SinkKind::kHostProxy:
+        return SuspectShape::kHost;
+      case SinkKind::kNotEntered:
+        return SuspectShape::kAbsent;
+      case SinkKind::kDead:
+      case SinkKind::kLeft:
+      case SinkKind::kUnseen:
+        return SuspectShape::kDead;
+    }
+    return SuspectShape::kDead;
+  }
+
+  // What the hosts know of their hardware may confirm, change or add to what the
+  // callbacks say. `phrases`: one for each culprit, or empty.
+  void JudgeByHardware(const std::vector<Worker*>& job, EvidenceInput input,
+                       const std::string& prefix, Incident* out,
+                       std::vector<std::string>* phrases) const {
+    input.hardware = &hardware_;
+    input.job = &job;
+    input.now_ns = now();
+    EvidenceResult judged = JudgeHardware(input);
+    std::vector<Culprit> culprits;
+    std::vector<std::string> said;
+    auto culprit_of = [&](const Opinion& opinion) {
+      Culprit culprit = MakeCulprit(*opinion.worker, opinion.component, opinion.confidence);
+      culprit.candidates = opinion.candidates;
+      culprit.where = opinion.where;
+      return culprit;
+    };
+    for (size_t i = 0; i < judged.opinions.size(); ++i) {
+      const Opinion& opinion = judged.opinions[i];
+      if (!opinion.changed) {
+        culprits.push_back(out->culprits[i]);
+        if (i < phrases->size()) said.push_back((*phrases)[i]);
+        continue;
+      }
+      if (opinion.after_effect) continue;
+      Culprit culprit = culprit_of(opinion);
+      const Culprit& before = out->culprits[i];
+      culprit.gpu_seconds_lost = before.gpu_seconds_lost;
+      const bool same = before.component == culprit.component && before.rank == culprit.rank;
+      if (same) culprit.confidence = std::max(culprit.confidence, before.confidence);
+      if (culprit.where.empty()) culprit.where = before.where;
+      culprits.push_back(std::move(culprit));
+      said.push_back(prefix + opinion.what);
+    }
+    for (const Opinion& opinion : judged.unasked) {
+      culprits.push_back(culprit_of(opinion));
+      said.push_back(prefix + opinion.what);
+    }
+    out->culprits = std::move(culprits);
+    *phrases = std::move(said);
+    // The hardware's first: it is what decided.
+    judged.evidence.insert(judged.evidence.end(), out->evidence.begin(), out->evidence.end());
+    out->evidence = std::move(judged.evidence);
+    judged.rejected.insert(judged.rejected.end(), out->rejected.begin(), out->rejected.end());
+    out->rejected = std::move(judged.rejected);
+  }
+
   template <typename Say>
   void ExplainPaths(const std::vector<const Sink*>& paths,
-                    const WorkerMap<std::vector<const Sink*>>& own, Incident* out, Say say) {
+                    const WorkerMap<std::vector<const Sink*>>& own, Incident* out,
+                    std::vector<Suspect>* suspects, Say say) {
     // A path next to a culprit of another kind is its after-effect.
     EdgeSet all_edges;
     EdgeMap<const Sink*> sample;
@@ -588,8 +674,10 @@ class Pipeline::Impl {
         if (touches[most] >= 2 && touches[most] > second) {
           out->culprits.push_back(MakeCulprit(*most, Component::kNic, 0.75));
           say("everybody waits for the network of " + NameOf(*most));
+          suspects->push_back({SuspectShape::kNode, most, nullptr, {}, Component::kNic});
           for (const auto& edge : edges) {
             if (edge.first == most || edge.second == most) {
+              suspects->back().edges.push_back(edge);
               out->evidence.push_back(sample[edge]->where + ": " + sample[edge]->why);
             }
           }
@@ -619,6 +707,8 @@ class Pipeline::Impl {
               NameOf(*edge.second));
         }
         culprit.where = sink.where;
+        suspects->push_back(
+            {SuspectShape::kEdge, edge.first, edge.second, {edge}, culprit.component});
         out->evidence.push_back(sink.where + ": " + sink.why);
         out->culprits.push_back(std::move(culprit));
       }
@@ -715,17 +805,18 @@ class Pipeline::Impl {
       return;
     }
     if (blame.lost_ns <= 0) return;
-    if (blame.blames.empty() && open == nullptr) {
+    Incident draft = SlowIncident(job, blame, since, most_cycles);
+    if (draft.culprits.empty() && blame.blames.empty() && open == nullptr) {
       bool give_up = by_change || most_cycles < 6;
       quiet_until_[job[0]] = most_cycles + (by_change ? std::max<size_t>(4, most_cycles / 2) : 1);
       if (give_up) return;
     }
     // A small shift without a culprit that explains most of it is the job's own noise.
-    if (by_change && open == nullptr && blame.blames[0].excess_ns < 0.6 * blame.lost_ns) {
+    if (by_change && open == nullptr &&
+        (blame.blames.empty() || blame.blames[0].excess_ns < 0.6 * blame.lost_ns)) {
       quiet_until_[job[0]] = most_cycles + std::max<size_t>(4, most_cycles / 2);
       return;
     }
-    Incident draft = SlowIncident(job, blame, since, most_cycles);
     Case* c = open;
     if (c == nullptr) {
       c = Reopen(job, draft, static_cast<uint64_t>(cycle_ns));
@@ -771,7 +862,8 @@ class Pipeline::Impl {
     Incident incident;
     incident.kind = IncidentKind::kSlow;
     incident.onset_ns = since;
-    std::string who;
+    std::vector<std::string> causes;  // one for each culprit
+    std::vector<Suspect> suspects;
     double total_excess = 0;
     for (const Blame& b : blame.blames) total_excess += b.excess_ns;
     double lost_total =
@@ -782,22 +874,27 @@ class Pipeline::Impl {
       std::vector<Component> candidates;
       std::string text;
       const Worker* worker = b.worker;
+      SuspectShape shape = SuspectShape::kEdge;
       switch (b.kind) {
         case BlameKind::kHost:
           component = Component::kHost;
+          shape = SuspectShape::kHost;
           text = "the host side of " + NameOf(*worker) + " (it calls late)";
           break;
         case BlameKind::kGpu:
           component = Component::kGpu;
+          shape = SuspectShape::kGpu;
           text = "the GPU of " + NameOf(*worker);
           break;
         case BlameKind::kFlush:
           component = Component::kPcie;
+          shape = SuspectShape::kFlush;
           text = "the NIC-PCIe-GPU path of " + NameOf(*worker);
           break;
         case BlameKind::kNetSender:
         case BlameKind::kNetNode:
           component = Component::kNic;
+          if (b.kind == BlameKind::kNetNode) shape = SuspectShape::kNode;
           text = "the network of " + NameOf(*worker);
           break;
         case BlameKind::kNetEdge:
@@ -809,6 +906,7 @@ class Pipeline::Impl {
       double starvation = CpuStarvation(*worker, &starved);
       if (starvation >= 0.2 && component != Component::kUnknown) {
         component = Component::kHost;
+        shape = SuspectShape::kHost;
         text = "the host of " + NameOf(*worker) + " (no CPU for its threads)";
         incident.evidence.push_back(NameOf(*worker) + ": " + starved);
       }
@@ -820,8 +918,27 @@ class Pipeline::Impl {
       }
       culprit.gpu_seconds_lost = total_excess > 0 ? lost_total * b.excess_ns / total_excess : 0;
       incident.culprits.push_back(std::move(culprit));
-      who += (who.empty() ? "" : " and ") + text;
+      causes.push_back(text);
+      suspects.push_back(
+          {shape, worker, shape == SuspectShape::kEdge ? b.other : nullptr, b.edges, component});
     }
+    incident.evidence.insert(incident.evidence.end(), blame.evidence.begin(), blame.evidence.end());
+    incident.rejected = blame.rejected;
+    if (hardware_.any()) {
+      EvidenceInput input;
+      input.stuck = false;
+      input.onset_ns = since;
+      input.suspects = std::move(suspects);
+      input.late_ns = 2 * static_cast<uint64_t>(blame.normal_ns + blame.lost_ns) + 3 * kSecond;
+      for (const EdgeTransit& edge : blame.edges) {
+        if (edge.now_ops >= 2 && edge.normal_ops >= 4 && edge.now_ns <= 1.5 * edge.normal_ns) {
+          input.healthy_edges.push_back({edge.from, edge.to});
+        }
+      }
+      JudgeByHardware(job, std::move(input), "", &incident, &causes);
+    }
+    std::string who;
+    for (const std::string& cause : causes) who += (who.empty() ? "" : " and ") + cause;
     char figures[128];
     std::snprintf(figures, sizeof(figures), "cycles take %.1f ms instead of %.1f ms",
                   (blame.normal_ns + blame.lost_ns) / 1e6, blame.normal_ns / 1e6);
@@ -837,8 +954,6 @@ class Pipeline::Impl {
         if (incident.chain.size() >= 8) break;
       }
     }
-    incident.evidence.insert(incident.evidence.end(), blame.evidence.begin(), blame.evidence.end());
-    incident.rejected = blame.rejected;
     DropGuesses(job, &incident.culprits);
     return incident;
   }
@@ -888,6 +1003,12 @@ std::vector<BlindSpot> Pipeline::Impl::BlindSpots() const {
     blind.push_back({std::to_string(torn) + " lines of boards were being written at every try",
                      "single samples are missing", ""});
   }
+  for (BlindSpot& spot : InvisibleTraffic(hardware_)) blind.push_back(std::move(spot));
+  if (hardware_.dropped() > 0) {
+    blind.push_back({std::to_string(hardware_.dropped()) +
+                         " samples of devices, ports or queue pairs did not fit",
+                     "their state is not known", ""});
+  }
   if (model_.malformed() > 0) {
     blind.push_back({std::to_string(model_.malformed()) + " malformed records were ignored",
                      "some operations may be missing", ""});
@@ -903,6 +1024,16 @@ void Pipeline::Feed(const Snapshot& snapshot) { impl_->Feed(snapshot); }
 void Pipeline::Finish() { impl_->Finish(); }
 const std::vector<Incident>& Pipeline::incidents() const { return impl_->incidents_; }
 std::vector<BlindSpot> Pipeline::BlindSpots() const { return impl_->BlindSpots(); }
-JobView Pipeline::View() const { return impl_->model_.View(); }
+JobView Pipeline::View() const {
+  JobView view = impl_->model_.View();
+  view.devices = DevicesOf(impl_->hardware_);
+  std::set<std::string> names;
+  for (const auto& [name, host] : impl_->hardware_.hosts()) {
+    for (const auto& [probe, sample] : host.probes) {
+      if (names.insert(probe).second) view.probes.push_back(sample);
+    }
+  }
+  return view;
+}
 
 }  // namespace mycroft

@@ -34,14 +34,16 @@ struct PciSample {
   bool present = true;  // false: it was there and is gone (last sample of it)
   // Its configuration space reads as all ones: it no longer answers.
   bool unreachable = false;
-  // The link to the bridge above. GT/s and lanes; empty: not a PCIe link, or unreadable.
+  // Its link registers, GT/s and lanes: of an endpoint or the upstream port of a switch
+  // the link above it, of a root or downstream port the link below it (so each link is
+  // seen from both ends). Empty: not a PCIe link, or unreadable.
   std::optional<double> speed_gts, max_speed_gts;
   std::optional<uint32_t> width, max_width;
   std::optional<uint32_t> max_read_request;  // bytes
   std::optional<bool> relaxed_ordering;
   // Bridges: peer-to-peer requests are sent up to the root (ACS redirect).
   std::optional<bool> acs_redirect;
-  // Advanced Error Reporting, cumulative.
+  // Advanced Error Reporting, cumulative. Of a root port: what arrived from below, too.
   std::optional<uint64_t> aer_correctable, aer_nonfatal, aer_fatal;
   // Of the kernel probes, cumulative; empty: not attached.
   std::optional<uint64_t> dma_maps, dma_bytes, dma_ns, dma_failures;
@@ -64,7 +66,7 @@ struct NicPortSample {
   uint32_t port = 1;
   std::string pci;     // address of its PCI function; empty: a software device
   std::string netdev;  // empty: InfiniBand
-  std::string state;       // "ACTIVE", "DOWN", ...; empty: unreadable
+  std::string state;       // "ACTIVE", "DOWN", ...; empty: unreadable; "ABSENT": device gone
   std::string phys_state;  // "LinkUp", "Polling", ...
   std::optional<double> rate_gbps;
   std::optional<uint32_t> netdev_mtu;  // bytes
@@ -107,8 +109,9 @@ struct QpSample {
   uint32_t post_tid = 0;     // thread of the last post, in the agent's pid namespace
   // Deep mode only; all zero without (see ProbeSample "completions").
   bool completions_seen = false;
-  uint64_t completions = 0, failed_completions = 0;
-  uint64_t last_completion_ns = 0;
+  uint64_t completions = 0, failed_completions = 0;  // of the send queue
+  uint64_t receive_completions = 0;  // requests in the receive queue: receives - this
+  uint64_t last_completion_ns = 0;   // of the send queue, failed ones included
   uint64_t latency_sum_ns = 0, latency_max_ns = 0;  // post to completion
   // First completion that is neither success nor flushed (5, 249), and when.
   uint32_t first_bad_status = 0;  // enum ibv_wc_status; 0: none
@@ -149,9 +152,13 @@ struct ProcessHardware {
   std::optional<uint64_t> memlock_limit;  // bytes, soft; UINT64_MAX: unlimited
   std::optional<uint64_t> locked_bytes;   // VmLck + VmPin
   std::optional<uint64_t> shm_bytes, shm_free_bytes;  // /dev/shm as the process sees it
-  uint64_t direct_reclaim_ns = 0, direct_reclaims = 0;  // cumulative
+  // Cumulative. From the kernel probes: of its threads, in direct reclaim. Without them,
+  // of its memory cgroup: time stalled for memory, allocations that met a limit.
+  uint64_t direct_reclaim_ns = 0, direct_reclaims = 0;
   uint64_t tcp_retransmits = 0;                         // cumulative, of its connections
-  std::vector<QpSample> qps;              // only those that changed
+  // Only those that changed: while one moves every 3 s (deep mode: 1 s), and when it is
+  // new, stands still, or anything but its counters of posts has changed.
+  std::vector<QpSample> qps;
   std::vector<MrSample> mrs;
   std::vector<ThreadDelaySample> delays;
   friend bool operator==(const ProcessHardware&, const ProcessHardware&) = default;

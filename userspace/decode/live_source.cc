@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "userspace/decode/board_decode.h"
+#include "userspace/decode/hardware_source.h"
 #include "userspace/source/board_map.h"
 #include "userspace/source/proc.h"
 
@@ -81,6 +82,7 @@ struct Tracked {
   std::vector<WatchedFlow> flows;
   std::vector<CommSample> comms;  // as last emitted, by index
   std::map<uint32_t, uint32_t> outer_tid;  // of the agent's namespace, by inner tid
+  std::set<uint32_t> role_tids;            // inner tids of the threads on its board
   ProcessSample last;  // header fields as last emitted
   uint64_t torn = 0;
   uint64_t next_host_ns = 0;
@@ -101,6 +103,14 @@ class LiveSourceImpl final : public LiveSource {
     utsname names{};
     uname(&names);
     host_ = names.nodename;
+    if (options.hardware) {
+      HardwareOptions hardware;
+      hardware.proc_root = options.proc_root;
+      hardware.sys_root = options.sys_root;
+      hardware.inline_poll = options.now_ns != nullptr;
+      hardware.probes = options.probes;
+      hardware_ = std::make_unique<HardwareSource>(hardware);
+    }
     host_id_ = Trim(ReadSmallFile("/etc/machine-id", 64).value_or("")) + "/" +
                Trim(ReadSmallFile("/proc/sys/kernel/random/boot_id", 64).value_or(""));
   }
@@ -121,12 +131,21 @@ class LiveSourceImpl final : public LiveSource {
     snapshot.t_ns = now;
     snapshot.wall_ns = options_.wall_ns ? options_.wall_ns() : ReadClock(CLOCK_REALTIME);
     snapshot.interval_ns = options_.interval_ns;
+    HardwareReading hardware;
+    if (hardware_) {
+      hardware = hardware_->Sample(now, Watched());
+      snapshot.hardware = std::move(hardware.host);
+    }
     for (auto it = tracked_.begin(); it != tracked_.end();) {
       auto stat = ReadProcStat(options_.proc_root, it->first.pid);
       bool gone = !stat || stat->start_time != it->first.start_time || stat->state == 'Z' ||
                   stat->state == 'X';
       ProcessSample sample;
       bool changed = SampleProcess(*it->second, now, gone, &sample);
+      if (auto found = hardware.processes.find(it->first); found != hardware.processes.end()) {
+        sample.hardware = std::move(found->second);
+        changed = true;
+      }
       if (gone) {
         sample.status = ProcessStatus::kExited;
         changed = true;
@@ -157,6 +176,10 @@ class LiveSourceImpl final : public LiveSource {
       if (!process->board.RequestLevel(level)) level_denied_ = true;
     }
     requested_level_ = level;
+  }
+
+  void ArmDeep(const std::vector<ProcessKey>& processes, uint64_t until_ns) override {
+    if (hardware_) hardware_->ArmDeep(processes, until_ns);
   }
 
   bool saw_process_without_plugin() const override {
@@ -287,6 +310,19 @@ class LiveSourceImpl final : public LiveSource {
     process.last.profiler_api = out->profiler_api;
     return changed || !out->comms.empty() || !out->ops.empty() || !out->flows.empty() ||
            out->host.has_value();
+  }
+
+  std::vector<WatchedProcess> Watched() const {
+    std::vector<WatchedProcess> watched;
+    for (const auto& [key, process] : tracked_) {
+      WatchedProcess one;
+      one.key = key;
+      for (const auto& [inner, outer] : process->outer_tid) {
+        if (process->role_tids.count(inner) != 0) one.tids.push_back(outer);
+      }
+      watched.push_back(std::move(one));
+    }
+    return watched;
   }
 
   void SampleComms(Tracked& process, const mc_board_header& header, ProcessSample* out) {
@@ -423,7 +459,9 @@ class LiveSourceImpl final : public LiveSource {
       }
     }
     std::vector<std::string> folders;
+    process.role_tids.clear();
     for (const mc_board_thread& line : lines) {
+      process.role_tids.insert(line.tid);
       auto outer = process.outer_tid.find(line.tid);
       if (outer == process.outer_tid.end()) continue;
       std::string task = base + "/task/" + std::to_string(outer->second);
@@ -483,6 +521,9 @@ class LiveSourceImpl final : public LiveSource {
                        "this process is not visible", "use the plugin and the agent of one release"});
       if (blind.size() > 16) break;
     }
+    if (hardware_) {
+      if (const auto spot = hardware_->blind_spot()) blind.push_back(*spot);
+    }
     if (denied_) {
       blind.push_back({"some processes of other users cannot be read in /proc",
                        "boards of these processes are not found",
@@ -499,6 +540,7 @@ class LiveSourceImpl final : public LiveSource {
   int event_fd_;
   std::atomic<bool> interrupted_{false};
   std::string host_, host_id_;
+  std::unique_ptr<HardwareSource> hardware_;
   uint64_t next_tick_ns_ = 0;
   uint64_t next_scan_ns_ = 0;
   std::map<ProcessKey, std::unique_ptr<Tracked>> tracked_;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The live source: finds boards of the processes on this host in /proc, samples
-// them at a fixed interval, and adds what /proc says of their threads.
+// them at a fixed interval, and adds what /proc says of their threads, and once a
+// second what /sys and the kernel probes say of the hardware that they use.
 //
 // Everything read from another process is hostile: seals and size are checked
 // before a board is mapped, lines are copied before they are looked at, every
@@ -13,9 +14,11 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "userspace/decode/kernel_probes.h"
 #include "userspace/decode/snapshot_source.h"
 
 namespace mycroft {
@@ -26,6 +29,10 @@ struct LiveOptions {
   std::string proc_root = "/proc";
   uint64_t scan_interval_ns = 1'000'000'000;  // how often new processes are looked for
   bool host_samples = true;            // read /proc/PID/stat, schedstat, cgroup
+  bool hardware = true;                // see hardware_source.h
+  std::string sys_root = "/sys";
+  // Not owned, must outlive the source; null: without. Called by the thread of Next().
+  KernelProbes* probes = nullptr;
   // A clock for replays: CLOCK_MONOTONIC in ns. Empty: the real one, and Next()
   // sleeps until the tick; else Next() never sleeps and the caller moves the clock.
   std::function<uint64_t()> now_ns;
@@ -46,6 +53,9 @@ class LiveSource : public SnapshotSource {
   virtual size_t process_count() const = 0;
   // Asks the plugins of all processes (or of one) for a level of detail.
   virtual void RequestLevel(mc_level level) = 0;
+  // Arms the deep kernel probes for these processes until then, in place of what was
+  // armed before; nothing without kernel probes. By the thread of Next().
+  virtual void ArmDeep(const std::vector<ProcessKey>& processes, uint64_t until_ns) = 0;
   // True when a process was found that uses NCCL (has libnccl mapped) but has no board.
   virtual bool saw_process_without_plugin() const = 0;
 };

@@ -21,6 +21,7 @@
 #include <random>
 #include <thread>
 
+#include "userspace/source/testing/fixture_host.h"
 #include "userspace/source/testing/test_board.h"
 
 namespace mycroft {
@@ -104,6 +105,7 @@ class LiveSourceTest : public ::testing::Test {
  protected:
   LiveOptions Options(uint32_t pid = static_cast<uint32_t>(getpid())) {
     LiveOptions options;
+    options.hardware = false;
     options.pids = {pid};
     options.host_samples = false;
     options.now_ns = [this] { return now_; };
@@ -753,6 +755,31 @@ TEST_F(LiveSourceTest, BlindSpotOfProcessesThatMayNotBeRead) {
   close(link[1]);
   EXPECT_THAT(std::string(text), AllOf(HasSubstr("0 processes"), HasSubstr("cannot be read"),
                                        HasSubstr("run as root")));
+}
+
+// /proc is this host's, /sys is made of files: the hardware part rides on the ticks.
+TEST_F(LiveSourceTest, HardwareOfTheProcesses) {
+  const FixtureHost host;
+  TestBoard board;
+  LiveOptions options = Options();
+  options.hardware = true;
+  options.sys_root = host.sys();
+  auto source = Make(options);
+  const Snapshot first = Tick(*source);
+  ASSERT_TRUE(first.hardware);
+  EXPECT_EQ(first.hardware->iommu, "off");
+  EXPECT_THAT(first.hardware->pci, IsEmpty());
+  const ProcessSample sample = Only(first);
+  ASSERT_TRUE(sample.hardware);
+  EXPECT_TRUE(sample.hardware->memlock_limit);
+  EXPECT_TRUE(sample.hardware->locked_bytes);
+  EXPECT_EQ(sample.profiler_api, Only(first).profiler_api);
+  // Between its ticks nothing.
+  for (int i = 0; i < 5; ++i) {
+    const Snapshot next = Tick(*source);
+    EXPECT_FALSE(next.hardware);
+    for (const ProcessSample& process : next.processes) EXPECT_FALSE(process.hardware);
+  }
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "userspace/decode/snapshot.h"
+#include "userspace/model/devices.h"
 
 namespace mycroft {
 
@@ -63,6 +64,8 @@ struct JobView {
   std::array<uint64_t, MC_LOSS_COUNT> lost{};  // summed over processes
   uint64_t torn_reads = 0;
   std::vector<BlindSpot> blind_spots;
+  std::vector<DeviceView> devices;  // of all hosts
+  std::vector<ProbeSample> probes;  // of all hosts, by name; the first host's text
 };
 
 // "AllReduce", "send: waits for the GPU", ...; never null.

@@ -122,6 +122,12 @@ std::optional<Schedstat> ParseSchedstat(const std::string& text) {
 
 std::vector<std::string> CpuCgroupFolders(const std::string& cgroup_text,
                                           const std::string& cgroup_root) {
+  return CgroupFolders(cgroup_text, "cpu", cgroup_root);
+}
+
+std::vector<std::string> CgroupFolders(const std::string& cgroup_text,
+                                       const std::string& controller,
+                                       const std::string& cgroup_root) {
   std::vector<std::string> folders;
   std::istringstream in(cgroup_text);
   for (std::string line; std::getline(in, line);) {
@@ -134,8 +140,8 @@ std::vector<std::string> CpuCgroupFolders(const std::string& cgroup_text,
     if (controllers.empty()) {
       folders.push_back(cgroup_root + path);
       folders.push_back(cgroup_root + "/unified" + path);
-    } else if (("," + controllers + ",").find(",cpu,") != std::string::npos) {
-      folders.push_back(cgroup_root + "/cpu" + path);
+    } else if (("," + controllers + ",").find("," + controller + ",") != std::string::npos) {
+      folders.push_back(cgroup_root + "/" + controller + path);
       folders.push_back(cgroup_root + "/" + controllers + path);
     }
   }

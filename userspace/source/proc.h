@@ -39,8 +39,11 @@ struct Schedstat {
 };
 std::optional<Schedstat> ParseSchedstat(const std::string& text);
 
-// Folder of the cgroup whose cpu.stat holds for this cgroup file's text: cgroup v2
-// ("0::/a/b") under `cgroup_root`, or the v1 cpu controller. Empty: none.
+// Folders where a controller's files ("cpu", "memory") may be for this cgroup file's
+// text: cgroup v2 ("0::/a/b") under `cgroup_root`, or the v1 controller. Empty: none.
+std::vector<std::string> CgroupFolders(const std::string& cgroup_text,
+                                       const std::string& controller,
+                                       const std::string& cgroup_root = "/sys/fs/cgroup");
 std::vector<std::string> CpuCgroupFolders(const std::string& cgroup_text,
                                           const std::string& cgroup_root = "/sys/fs/cgroup");
 struct CpuStat {

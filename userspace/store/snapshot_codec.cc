@@ -2,6 +2,7 @@
 #include "userspace/store/snapshot_codec.h"
 
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "userspace/store/range_coder.h"
@@ -54,6 +55,7 @@ uint64_t Difference(T value, T predicted, bool* negative) {
 class FieldEncoder {
  public:
   static constexpr bool kDecodes = false;
+  static constexpr int kHardwareContext = kHardwareFirst;
   FieldEncoder(Models& models, std::string* out) : models_(models), range_(out) {}
 
   template <class T, class P>
@@ -166,6 +168,8 @@ class FieldEncoder {
     return it->second;
   }
 
+  bool has_hardware() const { return true; }
+  void Require(bool fine) { ok_ = ok_ && fine; }
   void More(bool more) { Flag(kMore, more); }
   void Charge(uint64_t bytes) { charged_ += bytes; }
   uint64_t charged() const { return charged_; }
@@ -184,8 +188,9 @@ class FieldEncoder {
 class FieldDecoder {
  public:
   static constexpr bool kDecodes = true;
-  FieldDecoder(Models& models, const uint8_t* data, size_t size, uint64_t memory)
-      : models_(models), range_(data, size), memory_(memory) {}
+  static constexpr int kHardwareContext = kHardwareFirst;
+  FieldDecoder(Models& models, const uint8_t* data, size_t size, uint64_t memory, uint8_t version)
+      : models_(models), range_(data, size), memory_(memory), version_(version) {}
 
   template <class T, class P>
   void Number(int context, T& value, P predicted, int variant = 0) {
@@ -329,6 +334,8 @@ class FieldDecoder {
     return index;
   }
 
+  bool has_hardware() const { return version_ >= 3; }
+  void Require(bool fine) { ok_ = ok_ && fine; }
   bool More() {
     bool more = false;
     Flag(kMore, more);
@@ -344,6 +351,7 @@ class FieldDecoder {
   Models& models_;
   RangeDecoder range_;
   uint64_t memory_;
+  const uint8_t version_;
   CodecState* strings_ = nullptr;
   bool ok_ = true;
 };
@@ -366,8 +374,108 @@ struct SnapshotDecoder::State {
   CodecState codec;
 };
 
+namespace {
+
+uint64_t TextBytes(const std::vector<std::string>& texts) {
+  uint64_t bytes = texts.size() * sizeof(std::string);
+  for (const std::string& text : texts) bytes += text.size();
+  return bytes;
+}
+
+uint64_t HardwareBytes(const ProcessHardware& hardware) {
+  uint64_t bytes = sizeof hardware + TextBytes(hardware.gpus) + TextBytes(hardware.rdma_devices);
+  for (const QpSample& qp : hardware.qps) {
+    bytes += sizeof qp + qp.device.size() + qp.remote_gid.size();
+  }
+  for (const MrSample& mr : hardware.mrs) bytes += sizeof mr + mr.device.size();
+  for (const ThreadDelaySample& delay : hardware.delays) {
+    bytes += sizeof delay + TextBytes(delay.stack);
+  }
+  return bytes;
+}
+
+uint64_t HardwareBytes(const HardwareSample& hardware) {
+  uint64_t bytes = sizeof hardware;
+  for (const PciSample& pci : hardware.pci) {
+    bytes += sizeof pci + pci.address.size() + pci.parent.size() + pci.driver.size();
+  }
+  for (const NicPortSample& nic : hardware.nics) {
+    bytes += sizeof nic + nic.device.size() + nic.pci.size() + nic.netdev.size() +
+             nic.state.size() + nic.phys_state.size();
+    for (const GidEntry& gid : nic.gids) bytes += sizeof gid + gid.gid.size() + gid.type.size();
+    for (const auto& [name, value] : nic.counters) bytes += 96 + name.size();
+  }
+  for (const HardwareEvent& event : hardware.events) {
+    bytes += sizeof event + event.device.size() + event.text.size();
+  }
+  for (const ProbeSample& probe : hardware.probes) {
+    bytes += sizeof probe + probe.name.size() + probe.question.size() + probe.attached.size() +
+             probe.problem.size() + probe.lost.size();
+  }
+  return bytes;
+}
+
+// Bounds of hardware_fields.h.
+class HardwareCheck {
+ public:
+  bool Fits(const ProcessHardware& hardware) {
+    Names(hardware.gpus), Names(hardware.rdma_devices);
+    for (const QpSample& qp : hardware.qps) {
+      Name(qp.device), Name(qp.remote_gid);
+      Need(qp.state <= QpState::kUnknown);
+    }
+    for (const MrSample& mr : hardware.mrs) Name(mr.device);
+    for (const ThreadDelaySample& delay : hardware.delays) {
+      Need(delay.stack.size() <= store_internal::kMaxStack);
+      for (const std::string& line : delay.stack) {
+        Need(line.size() <= store_internal::kMaxHardwareName * 4);
+      }
+    }
+    return ok_;
+  }
+  bool Fits(const HardwareSample& hardware) {
+    for (const PciSample& pci : hardware.pci) {
+      Name(pci.address), Name(pci.parent), Name(pci.driver);
+      Need(pci.kind <= PciKind::kRootPort);
+      Real(pci.speed_gts), Real(pci.max_speed_gts);
+    }
+    for (const NicPortSample& nic : hardware.nics) {
+      Name(nic.device), Name(nic.pci), Name(nic.netdev), Name(nic.state), Name(nic.phys_state);
+      Real(nic.rate_gbps);
+      for (const GidEntry& gid : nic.gids) Name(gid.gid), Name(gid.type);
+      Need(nic.counters.size() <= store_internal::kMaxPortCounters);
+      for (const auto& [name, value] : nic.counters) Name(name);
+    }
+    for (const HardwareEvent& event : hardware.events) {
+      Name(event.device), Text(event.text);
+      Need(event.kind <= HardwareEventKind::kCount && event.severity <= Severity::kFatal);
+    }
+    for (const ProbeSample& probe : hardware.probes) {
+      Name(probe.name), Text(probe.question), Text(probe.attached), Text(probe.problem);
+      Text(probe.lost), Real(probe.cost_ns);
+      Need(probe.level <= ProbeLevel::kDeep);
+    }
+    if (hardware.iommu) Name(*hardware.iommu);
+    return ok_;
+  }
+
+ private:
+  void Need(bool fine) { ok_ = ok_ && fine; }
+  void Name(const std::string& text) { Need(text.size() <= store_internal::kMaxHardwareName); }
+  void Text(const std::string& text) { Need(text.size() <= store_internal::kMaxHardwareText); }
+  void Real(const std::optional<double>& value) { Need(!value || !std::isnan(*value)); }
+  void Names(const std::vector<std::string>& names) {
+    Need(names.size() <= store_internal::kMaxProcessDevices);
+    for (const std::string& name : names) Name(name);
+  }
+  bool ok_ = true;
+};
+
+}  // namespace
+
 uint64_t MemoryBytes(const Snapshot& snapshot) {
   uint64_t bytes = sizeof snapshot + snapshot.host.size() + snapshot.host_id.size();
+  if (snapshot.hardware) bytes += HardwareBytes(*snapshot.hardware);
   for (const BlindSpot& spot : snapshot.blind_spots) {
     bytes += sizeof spot + spot.what.size() + spot.lost.size() + spot.fix.size();
   }
@@ -376,6 +484,7 @@ uint64_t MemoryBytes(const Snapshot& snapshot) {
              process.container.size() + process.ops.size() * sizeof(OpSample) +
              process.flows.size() * sizeof(FlowSample);
     for (const CommSample& comm : process.comms) bytes += sizeof comm + comm.name.size();
+    if (process.hardware) bytes += HardwareBytes(*process.hardware);
     if (!process.host) continue;
     for (const ThreadSample& thread : process.host->threads) {
       bytes += sizeof thread + thread.wchan.size();
@@ -395,6 +504,7 @@ absl::Status CheckStorable(const Snapshot& snapshot) {
   const auto at_most = [&](auto number, auto last) {
     value = value && static_cast<uint8_t>(number) <= static_cast<uint8_t>(last);
   };
+  bool hardware = !snapshot.hardware || HardwareCheck().Fits(*snapshot.hardware);
   short_enough({&snapshot.host, &snapshot.host_id});
   for (const BlindSpot& spot : snapshot.blind_spots) {
     short_enough({&spot.what, &spot.lost, &spot.fix});
@@ -402,6 +512,7 @@ absl::Status CheckStorable(const Snapshot& snapshot) {
   for (const ProcessSample& process : snapshot.processes) {
     short_enough({&process.problem, &process.name, &process.container});
     at_most(process.status, ProcessStatus::kUnreadable);
+    if (process.hardware) hardware = hardware && HardwareCheck().Fits(*process.hardware);
     for (const CommSample& comm : process.comms) {
       short_enough({&comm.name});
       at_most(comm.state, MC_COMM_FINALIZED);
@@ -421,6 +532,11 @@ absl::Status CheckStorable(const Snapshot& snapshot) {
     for (const ThreadSample& thread : process.host->threads) short_enough({&thread.wchan});
   }
   if (!text) return absl::InvalidArgumentError("snapshot holds a text of more than 64 KiB");
+  if (!hardware) {
+    return absl::InvalidArgumentError(
+        "hardware of the snapshot is out of bounds: a name of more than 64 bytes, a text of more "
+        "than 4 KiB, a list that is too long, a value that is not a number");
+  }
   if (!value) return absl::InvalidArgumentError("snapshot holds a value outside its enum");
   return absl::OkStatus();
 }
@@ -469,9 +585,10 @@ void SnapshotDecoder::Reset() {
 absl::StatusOr<std::vector<Snapshot>> SnapshotDecoder::Decode(const void* data, size_t size) {
   const auto* bytes = static_cast<const uint8_t*>(data);
   if (size < kHeaderBytes) return absl::DataLossError("batch is shorter than its header");
-  if (bytes[0] != kCodecVersion) {
+  if (bytes[0] < kOldestCodecVersion || bytes[0] > kCodecVersion) {
     return absl::DataLossError("batch has coding version " + std::to_string(bytes[0]) +
-                               ", this program reads " + std::to_string(kCodecVersion));
+                               ", this program reads " + std::to_string(kOldestCodecVersion) +
+                               " to " + std::to_string(kCodecVersion));
   }
   const bool keyframe = bytes[1] != 0;
   const uint32_t position = bytes[2] | bytes[3] << 8;
@@ -486,7 +603,7 @@ absl::StatusOr<std::vector<Snapshot>> SnapshotDecoder::Decode(const void* data, 
     return absl::DataLossError("batches before this one are missing");
   }
   FieldDecoder coder(state_->models, bytes + kHeaderBytes, size - kHeaderBytes,
-                     store_internal::MemoryLimit(size));
+                     store_internal::MemoryLimit(size), bytes[0]);
   std::vector<Snapshot> batch;
   while (coder.More()) {
     coder.Charge(sizeof(Snapshot));

@@ -35,13 +35,16 @@
 
 namespace mycroft {
 
-inline constexpr uint8_t kCodecVersion = 2;
+inline constexpr uint8_t kCodecVersion = 3;
+// Version 2 is the same without hardware; its batches are still read.
+inline constexpr uint8_t kOldestCodecVersion = 2;
 
 // Rough number of bytes that a snapshot takes in memory.
 uint64_t MemoryBytes(const Snapshot& snapshot);
 
 // Whether Encode() takes it: texts of at most 64 KiB, values of enums that exist,
-// at most 256 MiB in memory. InvalidArgument says what is wrong.
+// at most 256 MiB in memory, hardware within the bounds of hardware_fields.h.
+// InvalidArgument says what is wrong.
 absl::Status CheckStorable(const Snapshot& snapshot);
 
 class SnapshotEncoder {

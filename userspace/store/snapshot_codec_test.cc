@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <functional>
+
 #include "userspace/report/testing/synthetic_job.h"
 #include "userspace/report/testing/random_snapshot.h"
 
@@ -173,6 +176,150 @@ TEST(SnapshotCodec, RefusesWhatItCannotStore) {
   snapshot.processes[0].ops[0].func = static_cast<mc_func>(15);  // not one of ours
   EXPECT_TRUE(absl::IsInvalidArgument(CheckStorable(snapshot)));
   EXPECT_TRUE(absl::IsInvalidArgument(encoder.Encode({snapshot}, false).status()));
+}
+
+// What the hardware part holds beside what RandomSnapshot makes.
+HardwareSample Devices(int n) {
+  HardwareSample hardware;
+  for (int i = 0; i < n; ++i) {
+    PciSample pci;
+    pci.address = "0000:" + std::to_string(10 + i) + ":00.0";
+    pci.parent = i > 0 ? hardware.pci[static_cast<size_t>(i) - 1].address : "";
+    pci.kind = PciKind::kGpu;
+    pci.speed_gts = pci.max_speed_gts = 32;
+    pci.width = pci.max_width = 16;
+    pci.aer_correctable = 0;
+    hardware.pci.push_back(pci);
+    NicPortSample nic;
+    nic.device = "mlx5_" + std::to_string(i);
+    nic.state = "ACTIVE";
+    for (int k = 0; k < 40; ++k) nic.counters["counter_" + std::to_string(k)] = 1000;
+    hardware.nics.push_back(nic);
+  }
+  return hardware;
+}
+
+TEST(SnapshotCodec, AbsentHardwareTakesNothing) {
+  Snapshot snapshot;
+  snapshot.interval_ns = 100'000'000;
+  snapshot.processes.resize(8);
+  for (uint32_t i = 0; i < 8; ++i) snapshot.processes[i].key = {100 + i, 1};
+  const auto bytes = [&](const Snapshot& first) {
+    SnapshotEncoder encoder;
+    EXPECT_TRUE(encoder.Encode({first}, true).ok());
+    size_t size = 0;
+    for (int i = 0; i < 20; ++i) {
+      size = encoder.Encode(std::vector<Snapshot>(10, snapshot), false)->size();
+    }
+    return size;
+  };
+  Snapshot with = snapshot;
+  with.hardware = Devices(8);
+  // 90 places where it could be, and is not.
+  EXPECT_LE(bytes(with), 24u);
+  EXPECT_LE(bytes(snapshot), 24u);
+}
+
+TEST(SnapshotCodec, UnchangedDevicesThatCountTakeLittle) {
+  SnapshotEncoder encoder;
+  SnapshotDecoder decoder;
+  Snapshot snapshot;
+  snapshot.hardware = Devices(8);
+  size_t bytes = 0;
+  for (uint64_t second = 0; second < 30; ++second) {
+    snapshot.t_ns += 1'000'000'000;
+    for (NicPortSample& nic : snapshot.hardware->nics) {
+      nic.counters["counter_3"] += 1'000'000 + second * 977;
+    }
+    const auto payload = encoder.Encode({snapshot}, false);
+    ASSERT_TRUE(payload.ok());
+    bytes = payload->size();
+    const auto decoded = decoder.Decode(payload->data(), payload->size());
+    ASSERT_TRUE(decoded.ok());
+    ASSERT_TRUE(decoded->at(0) == snapshot);
+  }
+  EXPECT_LT(bytes, 120u);  // 8 devices and 8 ports, one counter of each port moves
+}
+
+TEST(SnapshotCodec, HardwareStateIsBounded) {
+  SnapshotEncoder encoder;
+  SnapshotDecoder decoder;
+  for (int batch = 0; batch < 3; ++batch) {
+    Snapshot snapshot;
+    snapshot.hardware.emplace();
+    for (int i = 0; i < 3000; ++i) {
+      PciSample pci;
+      pci.address = std::to_string(batch) + "." + std::to_string(i);
+      pci.vendor = static_cast<uint32_t>(i);
+      snapshot.hardware->pci.push_back(pci);
+      NicPortSample nic;
+      nic.device = pci.address;
+      snapshot.hardware->nics.push_back(nic);
+      ProbeSample probe;
+      probe.name = pci.address;
+      probe.cost_ns = -0.0;
+      snapshot.hardware->probes.push_back(probe);
+    }
+    snapshot.processes.resize(1);
+    snapshot.processes[0].hardware.emplace();
+    for (uint32_t i = 0; i < 30'000; ++i) {
+      QpSample qp;
+      qp.number = static_cast<uint32_t>(batch) * 1'000'000 + i;
+      qp.bytes = i;
+      snapshot.processes[0].hardware->qps.push_back(qp);
+    }
+    const auto payload = encoder.Encode({snapshot}, false);
+    ASSERT_TRUE(payload.ok()) << payload.status();
+    const auto decoded = decoder.Decode(payload->data(), payload->size());
+    ASSERT_TRUE(decoded.ok()) << decoded.status();
+    EXPECT_TRUE(decoded->at(0) == snapshot);
+  }
+}
+
+TEST(SnapshotCodec, RefusesHardwareOutOfBounds) {
+  const auto refused = [](const std::function<void(Snapshot&)>& change) {
+    Snapshot snapshot;
+    snapshot.hardware = Devices(1);
+    snapshot.hardware->events.resize(1);
+    snapshot.hardware->probes.resize(1);
+    snapshot.processes.resize(1);
+    snapshot.processes[0].hardware.emplace().qps.resize(1);
+    snapshot.processes[0].hardware->delays.resize(1);
+    EXPECT_TRUE(CheckStorable(snapshot).ok());
+    change(snapshot);
+    SnapshotEncoder encoder;
+    return absl::IsInvalidArgument(CheckStorable(snapshot)) &&
+           absl::IsInvalidArgument(encoder.Encode({snapshot}, true).status());
+  };
+  const std::string name(65, 'x'), text(4097, 'x');
+  EXPECT_TRUE(refused([&](Snapshot& s) { s.hardware->pci[0].driver = name; }));
+  EXPECT_TRUE(refused([&](Snapshot& s) { s.hardware->pci[0].speed_gts = std::nan(""); }));
+  EXPECT_TRUE(refused([&](Snapshot& s) { s.hardware->pci[0].kind = static_cast<PciKind>(9); }));
+  EXPECT_TRUE(refused([&](Snapshot& s) { s.hardware->nics[0].counters[name] = 1; }));
+  EXPECT_TRUE(refused([&](Snapshot& s) {
+    for (int i = 0; i < 300; ++i) s.hardware->nics[0].counters[std::to_string(i)] = 1;
+  }));
+  EXPECT_TRUE(refused([&](Snapshot& s) { s.hardware->events[0].text = text; }));
+  EXPECT_TRUE(refused([&](Snapshot& s) { s.hardware->probes[0].lost = text; }));
+  EXPECT_TRUE(refused([&](Snapshot& s) { s.hardware->iommu = name; }));
+  EXPECT_TRUE(refused([&](Snapshot& s) { s.processes[0].hardware->gpus.assign(65, "x"); }));
+  EXPECT_TRUE(refused([&](Snapshot& s) { s.processes[0].hardware->qps[0].remote_gid = name; }));
+  EXPECT_TRUE(refused([&](Snapshot& s) {
+    s.processes[0].hardware->delays[0].stack.assign(129, "f");
+  }));
+}
+
+TEST(SnapshotCodec, OtherVersionsAreNamed) {
+  SnapshotEncoder encoder;
+  std::string payload = *encoder.Encode({Snapshot()}, true);
+  for (const int version : {0, 1, kCodecVersion + 1, 255}) {
+    payload[0] = static_cast<char>(version);
+    SnapshotDecoder decoder;
+    const auto decoded = decoder.Decode(payload.data(), payload.size());
+    EXPECT_TRUE(absl::IsDataLoss(decoded.status()));
+    EXPECT_THAT(std::string(decoded.status().message()),
+                testing::HasSubstr("version " + std::to_string(version)));
+  }
 }
 
 }  // namespace

@@ -22,6 +22,19 @@
 
 namespace mycroft::store_internal {
 
+// value * part / whole without overflow, 0 when there is nothing to scale by.
+inline uint64_t Scale(uint64_t value, uint64_t part, uint64_t whole) {
+  if (whole == 0) return 0;
+  if (part == whole) return value;
+  return static_cast<uint64_t>(static_cast<unsigned __int128>(value) * part / whole);
+}
+
+}  // namespace mycroft::store_internal
+
+#include "userspace/store/hardware_fields.h"
+
+namespace mycroft::store_internal {
+
 static_assert(sizeof(OpSample) == 328 && sizeof(FlowSample) == 200 && sizeof(CommSample) == 120,
               "a field was added: code it below, then adjust the size");
 static_assert(sizeof(ProcessSample) == 576 && sizeof(HostSample) == 56 &&
@@ -169,7 +182,9 @@ enum Context : int {
   kStringIs,
   kStringLength,
   kStringByte,
-  kContexts,
+  kHasHardware,
+  kHardwareFirst,
+  kContexts = kHardwareFirst + kHardwareContexts,
 };
 constexpr int kVariants = 4;
 
@@ -227,6 +242,7 @@ struct CodecState {
   std::vector<ProcessState> processes;
   std::vector<std::string> strings;
   std::unordered_map<std::string, uint32_t> string_index;
+  HardwareState hardware;
 };
 
 inline uint64_t Hash(uint64_t a, uint64_t b) {
@@ -240,13 +256,6 @@ inline uint64_t PatternOf(const OpSample& op) {
   hash = Hash(hash, op.kind * 256u + op.func);
   hash = Hash(hash, static_cast<uint32_t>(op.root_or_peer));
   return Hash(hash, op.count);
-}
-
-// value * part / whole without overflow, 0 when there is nothing to scale by.
-inline uint64_t Scale(uint64_t value, uint64_t part, uint64_t whole) {
-  if (whole == 0) return 0;
-  if (part == whole) return value;
-  return static_cast<uint64_t>(static_cast<unsigned __int128>(value) * part / whole);
 }
 
 template <class C, class Op>
@@ -662,6 +671,14 @@ void CodeProcess(C& c, CodecState& codec, uint64_t t_ns, uint32_t index, Process
   for (size_t i = 0; i < process.comms.size() && c.ok(); ++i) {
     CodeComm(c, state, t_ns, process.comms[i]);
   }
+  if (c.has_hardware()) {
+    bool has_hardware = process.hardware.has_value();
+    c.Flag(kHasHardware, has_hardware);
+    if (has_hardware) {
+      if constexpr (C::kDecodes) process.hardware.emplace();
+      CodeProcessHardware(c, codec.hardware, index, t_ns, *process.hardware);
+    }
+  }
   state.profiler_api = process.profiler_api;
   state.level = process.level;
   state.last_callback_ns = process.last_callback_ns;
@@ -703,6 +720,14 @@ void CodeSnapshot(C& c, CodecState& codec, S& snapshot) {
     CodeProcess(c, codec, snapshot.t_ns, index, process);
   }
   codec.hosts[host_index].order = std::move(order);
+  if (c.has_hardware()) {
+    bool has_hardware = snapshot.hardware.has_value();
+    c.Flag(kHasHardware, has_hardware, 1);
+    if (has_hardware) {
+      if constexpr (C::kDecodes) snapshot.hardware.emplace();
+      CodeHardware(c, codec.hardware, host_index, snapshot.t_ns, *snapshot.hardware);
+    }
+  }
 }
 
 }  // namespace mycroft::store_internal

@@ -153,6 +153,7 @@ extern "C" int MycroftBoardFuzz(const uint8_t* data, size_t size) {
   FillIn(board, now);
 
   LiveOptions options;
+  options.hardware = false;
   options.proc_root = proc.root();
   options.now_ns = [&now] { return now; };
   options.wall_ns = options.now_ns;

@@ -164,6 +164,7 @@ int Replay(const ReplayOptions& options) {
   // A replaying process sleeps where the recorded one may have worked: what /proc
   // says of it would be wrong.
   live.host_samples = false;
+  live.hardware = false;
   if (!options.real_time) {
     live.now_ns = [&now_ns] { return now_ns; };
     live.wall_ns = [&now_ns, &job] {

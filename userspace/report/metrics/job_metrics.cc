@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
+#include <utility>
 
 #include "userspace/base/loss.h"
 #include "userspace/report/text.h"
@@ -322,6 +324,77 @@ std::vector<MetricFamily> JobMetrics::Collect() const {
   drop("torn_read", torn_);
   drop("recording", recording_lost_);
   out.push_back(std::move(dropped));
+
+  MetricFamily width = Family("mycroft_pcie_link_width",
+                              "Lanes in use, per hop between a device of the job and the root.",
+                              MetricType::Gauge);
+  MetricFamily speed = Family("mycroft_pcie_link_speed_gts", "Speed of the link in GT/s, per hop.",
+                              MetricType::Gauge);
+  MetricFamily degraded = Family("mycroft_pcie_link_degraded",
+                                 "1 while a link is slower or narrower than both ends could do "
+                                 "(an idle link may save power).",
+                                 MetricType::Gauge);
+  MetricFamily present = Family("mycroft_pcie_device_present",
+                                "0 when a device of the job is gone or does not answer.",
+                                MetricType::Gauge);
+  MetricFamily aer = Family("mycroft_pcie_aer_errors_total",
+                            "PCIe errors that the devices of the job have counted.",
+                            MetricType::Counter);
+  MetricFamily port_active = Family("mycroft_rdma_port_active",
+                               "1 while a port of an RDMA device of the job is ACTIVE.",
+                               MetricType::Gauge);
+  std::set<std::pair<std::string, std::string>> hops;
+  for (const DeviceView& device : job_.devices) {
+    for (const HopView& hop : device.path) {
+      // Hops near the root are shared.
+      if (!hops.insert({device.host, hop.address}).second || full(width)) continue;
+      const auto add = [&](MetricFamily& family, double value) {
+        family.metric.push_back(Metric({{"host", device.host},
+                                        {"pci_bus_id", hop.address},
+                                        {"kind", ToString(hop.kind)}}));
+        family.metric.back().gauge.value = value;
+      };
+      if (hop.width > 0) add(width, hop.width);
+      if (hop.speed_gts > 0) add(speed, hop.speed_gts);
+      if (!hop.best.empty()) add(degraded, hop.degraded ? 1 : 0);
+    }
+    if (!device.address.empty() && !full(present)) {
+      present.metric.push_back(Metric({{"host", device.host},
+                                       {"pci_bus_id", device.address},
+                                       {"kind", ToString(device.kind)}}));
+      present.metric.back().gauge.value = device.present && !device.unreachable ? 1 : 0;
+      const std::pair<const char*, uint64_t> counts[] = {{"correctable", device.aer_correctable},
+                                                         {"nonfatal", device.aer_nonfatal},
+                                                         {"fatal", device.aer_fatal}};
+      for (const auto& [severity, count] : counts) {
+        if (full(aer)) break;
+        aer.metric.push_back(Metric({{"host", device.host},
+                                     {"pci_bus_id", device.address},
+                                     {"severity", severity}}));
+        aer.metric.back().counter.value = static_cast<double>(count);
+      }
+    }
+    for (const PortView& port : device.ports) {
+      if (port.state.empty() || full(port_active)) continue;  // a failed read is no state
+      port_active.metric.push_back(Metric({{"host", device.host},
+                                           {"device", port.device},
+                                           {"port", std::to_string(port.port)}}));
+      port_active.metric.back().gauge.value = port.active ? 1 : 0;
+    }
+  }
+  MetricFamily attached = Family("mycroft_probe_attached",
+                                 "1 when a probe answers its question in full; see mycroft doctor.",
+                                 MetricType::Gauge);
+  for (const ProbeSample& probe : job_.probes) {
+    if (full(attached)) break;
+    attached.metric.push_back(
+        Metric({{"probe", probe.name},
+                {"level", probe.level == ProbeLevel::kDeep ? "deep" : "always"}}));
+    attached.metric.back().gauge.value = Degraded(probe) ? 0 : 1;
+  }
+  for (MetricFamily* family : {&width, &speed, &degraded, &present, &aer, &port_active, &attached}) {
+    out.push_back(std::move(*family));
+  }
 
   out.push_back(Gauge("mycroft_processes", "Processes with a board.", job_.processes));
   out.push_back(

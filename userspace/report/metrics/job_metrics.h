@@ -15,6 +15,13 @@
 //   mycroft_nccl_collective_duration_seconds{op,algo,proto,size_bucket}   histogram
 //   mycroft_nccl_inflight_age_seconds{op,comm,rank,host}
 //   mycroft_events_dropped_total{source}           losses by cause, torn_read, recording
+//   mycroft_pcie_link_width{host,pci_bus_id,kind}   lanes, of each hop of a path in use
+//   mycroft_pcie_link_speed_gts{host,pci_bus_id,kind}
+//   mycroft_pcie_link_degraded{host,pci_bus_id,kind}   1: less than both ends could do
+//   mycroft_pcie_device_present{host,pci_bus_id,kind}   0: gone, or it does not answer
+//   mycroft_pcie_aer_errors_total{host,pci_bus_id,severity}
+//   mycroft_rdma_port_active{host,device,port}      0: any state but ACTIVE
+//   mycroft_probe_attached{probe,level}             0: see mycroft doctor
 //   mycroft_processes  mycroft_communicators  mycroft_blind_spots
 //   mycroft_samples_total  mycroft_last_sample_timestamp_seconds
 //   mycroft_metric_series_dropped_total

@@ -103,6 +103,29 @@ TEST(JobMetrics, ShowsTheStallAndItsCulprit) {
   EXPECT_THAT(text, Not(HasSubstr("duplicate_step")));
 }
 
+TEST(JobMetrics, HardwareOfTheJob) {
+  auto metrics = std::make_shared<JobMetrics>(MetricsOptions{});
+  const TopData data = HardwareSample4();
+  metrics->Update(data.job, {}, 0);
+  const auto series = Parse(Scrape(metrics));
+  const std::string gpu = "{host=\"node-a\",pci_bus_id=\"0000:3b:00.0\",kind=\"GPU\"}";
+  const std::string root = "{host=\"node-a\",pci_bus_id=\"0000:3a:00.0\",kind=\"root port\"}";
+  EXPECT_EQ(series.at("mycroft_pcie_link_width" + gpu), 8);
+  EXPECT_EQ(series.at("mycroft_pcie_link_speed_gts" + gpu), 32);
+  EXPECT_EQ(series.at("mycroft_pcie_link_degraded" + gpu), 1);
+  EXPECT_EQ(series.at("mycroft_pcie_link_degraded" + root), 0);  // shared, once
+  EXPECT_EQ(series.at("mycroft_pcie_device_present" + gpu), 1);
+  EXPECT_EQ(series.at("mycroft_pcie_aer_errors_total{host=\"node-a\",pci_bus_id="
+                      "\"0000:3b:00.0\",severity=\"correctable\"}"),
+            3);
+  EXPECT_EQ(series.at("mycroft_rdma_port_active{host=\"node-a\",device=\"mlx5_0\",port=\"1\"}"),
+            0);
+  EXPECT_EQ(series.count("mycroft_rdma_port_active{host=\"node-a\",device=\"mlx5_1\",port=\"1\"}"),
+            0u);  // not readable: no statement
+  EXPECT_EQ(series.at("mycroft_probe_attached{probe=\"verbs.completions\",level=\"deep\"}"), 1);
+  EXPECT_EQ(series.at("mycroft_probe_attached{probe=\"host.runq\",level=\"always\"}"), 0);
+}
+
 TEST(JobMetrics, AClearedIncidentIsNoLongerActiveAndCountsOnce) {
   auto metrics = std::make_shared<JobMetrics>(MetricsOptions{});
   TopData data = StuckSample();

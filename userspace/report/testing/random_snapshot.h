@@ -6,6 +6,7 @@
 #define MYCROFT_USERSPACE_REPORT_TESTING_RANDOM_SNAPSHOT_H_
 
 #include <limits>
+#include <optional>
 #include <random>
 #include <string>
 #include <type_traits>
@@ -28,7 +29,102 @@ class RandomSnapshot {
     for (BlindSpot& spot : snapshot.blind_spots) Set(spot.what), Set(spot.lost), Set(spot.fix);
     snapshot.processes.resize(Small());
     for (ProcessSample& process : snapshot.processes) Fill(process);
+    if (Below(3) == 0) Fill(snapshot.hardware.emplace());
     return snapshot;
+  }
+
+  void Fill(HardwareSample& h) {
+    h.pci.resize(Small() * 2);
+    for (PciSample& p : h.pci) {
+      if (Below(2) == 0) p = last_pci_;
+      const auto set = [&](auto&... fields) { ((Below(3) == 0 ? Set(fields) : void()), ...); };
+      p.address = Pick("0000:3b:00.0", "0000:3c:00.0", "0000:3d:00.0");
+      p.parent = Pick("", "0000:3a:00.0", "0000:3b:00.0");
+      p.driver = Pick("", "nvidia", "mlx5_core");
+      SetEnum(p.kind, PciKind::kRootPort);
+      set(p.vendor, p.device, p.numa_node, p.present, p.unreachable, p.speed_gts, p.max_speed_gts,
+          p.width, p.max_width, p.max_read_request, p.relaxed_ordering, p.acs_redirect,
+          p.aer_correctable, p.aer_nonfatal, p.aer_fatal, p.dma_maps, p.dma_bytes, p.dma_ns,
+          p.dma_failures, p.interrupts, p.interrupt_ns, p.rx_bytes, p.tx_bytes);
+      last_pci_ = p;
+    }
+    h.nics.resize(Small());
+    for (NicPortSample& n : h.nics) {
+      n.device = Pick("mlx5_0", "mlx5_1", "rxeA");
+      n.port = static_cast<uint32_t>(Below(3));
+      n.pci = Pick("", "0000:18:00.0", "0000:19:00.0");
+      n.netdev = Pick("", "eth0", "eth1");
+      n.state = Pick("", "ACTIVE", "DOWN");
+      n.phys_state = Pick("LinkUp", "Polling", "");
+      Set(n.rate_gbps), Set(n.netdev_mtu);
+      n.gids.resize(Small());
+      for (GidEntry& gid : n.gids) {
+        Set(gid.index);
+        gid.gid = Pick("", "fe80:0000:0000:0000:0000:0000:0000:0001", "x");
+        gid.type = Pick("RoCE v2", "IB/RoCE v1", "");
+      }
+      // Often the same names as before.
+      for (const char* name : {"link_downed", "port_xmit_data", "rnr_nak_retry_err"}) {
+        if (Below(8) != 0) Set(n.counters[name]);
+      }
+      for (uint64_t i = Below(6) == 0 ? Below(5) : 0; i > 0; --i) {
+        Set(n.counters["c" + std::to_string(Below(9))]);
+      }
+    }
+    h.events.resize(Small());
+    for (HardwareEvent& e : h.events) {
+      Set(e.t_ns), Set(e.pid), Set(e.number), Set(e.text);
+      SetEnum(e.kind, HardwareEventKind::kXid), SetEnum(e.severity, Severity::kFatal);
+      e.device = Pick("", "mlx5_0", "0000:3b:00.0");
+    }
+    h.probes.resize(Small());
+    for (ProbeSample& p : h.probes) {
+      p.name = Pick("verbs.post_send", "poll.pcie_link", "host.runq");
+      Set(p.question), Set(p.armed), Set(p.attached), Set(p.problem), Set(p.lost);
+      Set(p.cost_ns), Set(p.hits), Set(p.dropped);
+      SetEnum(p.level, ProbeLevel::kDeep);
+    }
+    if (Below(2) == 0) h.iommu = Pick("off", "passthrough", "translated");
+    Set(h.peer_memory_module);
+    Set(h.lost_events);
+  }
+
+  void Fill(ProcessHardware& h) {
+    h.gpus.resize(Small());
+    for (std::string& gpu : h.gpus) gpu = Pick("0000:3b:00.0", "0000:3c:00.0", "");
+    h.rdma_devices.resize(Small());
+    for (std::string& device : h.rdma_devices) device = Pick("mlx5_0", "mlx5_1", "");
+    Set(h.memlock_limit), Set(h.locked_bytes), Set(h.shm_bytes), Set(h.shm_free_bytes);
+    Set(h.direct_reclaim_ns), Set(h.direct_reclaims), Set(h.tcp_retransmits);
+    h.qps.resize(Small() * 2);
+    for (QpSample& q : h.qps) {
+      if (Below(2) == 0) q = last_qp_;
+      const auto set = [&](auto&... fields) { ((Below(3) == 0 ? Set(fields) : void()), ...); };
+      q.device = Pick("mlx5_0", "mlx5_1", "rxeA");
+      q.number = static_cast<uint32_t>(Below(4));
+      q.remote_gid = Pick("", "fe80:0000:0000:0000:0000:0000:0000:0001", "y");
+      SetEnum(q.state, QpState::kUnknown);
+      set(q.port, q.number, q.created_ns, q.destroyed, q.state_ns, q.remote_number, q.gid_index,
+          q.path_mtu, q.timeout, q.retry_count, q.rnr_retry, q.min_rnr_timer, q.posts[0],
+          q.posts[1], q.posts[2], q.posts[3], q.posts[4], q.bytes, q.receives, q.post_failures,
+          q.last_post_ns, q.last_receive_ns, q.post_tid, q.completions_seen, q.completions,
+          q.failed_completions, q.receive_completions, q.last_completion_ns, q.latency_sum_ns, q.latency_max_ns,
+          q.first_bad_status, q.first_bad_vendor, q.first_bad_ns);
+      last_qp_ = q;
+    }
+    h.mrs.resize(Small());
+    for (MrSample& m : h.mrs) {
+      m.device = Pick("mlx5_0", "mlx5_1", "rxeA");
+      Set(m.registrations), Set(m.dmabuf), Set(m.relaxed_ordering), Set(m.bytes), Set(m.ns);
+      Set(m.failures), Set(m.last_errno), Set(m.last_failure_bytes), Set(m.last_failure_ns);
+    }
+    h.delays.resize(Small());
+    for (ThreadDelaySample& d : h.delays) {
+      Set(d.tid), Set(d.runq_ns), Set(d.runq_max_ns), Set(d.runq_count), Set(d.off_cpu_ns);
+      Set(d.blocked_ns);
+      d.stack.resize(Small());
+      for (std::string& line : d.stack) line = Pick("schedule", "do_nanosleep+0x1c", "");
+    }
   }
 
   void Fill(ProcessSample& p) {
@@ -49,6 +145,7 @@ class RandomSnapshot {
         Set(t.tid), Set(t.roles), Set(t.state), Set(t.run_ns), Set(t.runq_wait_ns), Set(t.wchan);
       }
     }
+    if (Below(3) == 0) Fill(p.hardware.emplace());
     p.comms.resize(Small());
     for (CommSample& c : p.comms) {
       c.index = static_cast<uint32_t>(Below(4));
@@ -133,6 +230,14 @@ class RandomSnapshot {
       value = Value<T>();
     }
   }
+  void Set(double& value) {
+    value = Below(4) == 0 ? 0 : static_cast<double>(Value<int64_t>()) / 8;
+  }
+  template <class T>
+  void Set(std::optional<T>& value) {
+    value.reset();
+    if (Below(3) != 0) Set(value.emplace());
+  }
   void Set(std::string& text) {
     text.clear();
     if (Below(3) == 0) return;
@@ -151,6 +256,8 @@ class RandomSnapshot {
   uint64_t next_id_ = 0;
   OpSample last_op_;
   FlowSample last_flow_;
+  PciSample last_pci_;
+  QpSample last_qp_;
 };
 
 }  // namespace mycroft

@@ -21,6 +21,12 @@ std::shared_ptr<const TopData> Capture(const Pipeline& pipeline) {
 // Roughly; strings of incidents are counted by a flat rate.
 size_t Bytes(const TopData& data) {
   size_t bytes = sizeof data + data.incidents.size() * 2048 + data.blind_spots.size() * 256;
+  for (const DeviceView& device : data.job.devices) {
+    bytes += sizeof device + device.path.size() * (sizeof(HopView) + 64) +
+             device.ports.size() * (sizeof(PortView) + 64) + device.problems.size() * 128 +
+             device.processes.size() * sizeof(ProcessKey);
+  }
+  bytes += data.job.probes.size() * (sizeof(ProbeSample) + 256);
   for (const CommView& comm : data.job.comms) {
     bytes += sizeof comm + comm.ranks.size() * (sizeof(RankView) + 64);
     for (const RankView& rank : comm.ranks) bytes += rank.flows.size() * sizeof(FlowView);

@@ -96,6 +96,29 @@ std::string TopJson(const TopData& data, int indent) {
   for (size_t i = 0; i < job.lost.size(); ++i) {
     lost[LossName(static_cast<mc_loss>(i))] = job.lost[i];
   }
+  Json devices = Json::array();
+  for (const DeviceView& device : job.devices) {
+    Json pids = Json::array(), ports = Json::array();
+    for (const ProcessKey& key : device.processes) pids.push_back(key.pid);
+    for (const PortView& port : device.ports) {
+      ports.push_back({{"device", port.device}, {"port", port.port}, {"state", port.state}});
+    }
+    devices.push_back({{"name", DeviceName(device)},
+                       {"host", device.host},
+                       {"pids", std::move(pids)},
+                       {"bytes_per_s", Finite(device.bytes_per_s)},
+                       {"path", PathText(device)},
+                       {"ports", std::move(ports)},
+                       {"problems", device.problems}});
+  }
+  Json probes = Json::array();
+  for (const ProbeSample& probe : job.probes) {
+    probes.push_back({{"name", probe.name},
+                      {"level", probe.level == ProbeLevel::kDeep ? "deep" : "always"},
+                      {"armed", probe.armed},
+                      {"attached", probe.attached},
+                      {"problem", probe.problem}});
+  }
   out["job"] = {{"t_ns", job.t_ns},
                 {"clock", "CLOCK_MONOTONIC"},
                 {"wall_ns", job.wall_ns},
@@ -103,7 +126,9 @@ std::string TopJson(const TopData& data, int indent) {
                 {"level", job.level},
                 {"lost", std::move(lost)},
                 {"torn_reads", job.torn_reads},
-                {"comms", std::move(comms)}};
+                {"comms", std::move(comms)},
+                {"devices", std::move(devices)},
+                {"probes", std::move(probes)}};
   return out.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 

@@ -84,7 +84,7 @@ std::string Blamed(const Incident& incident) {
   return text;
 }
 
-TextStyle Severity(const Incident& incident) {
+TextStyle SeverityStyle(const Incident& incident) {
   return incident.kind == IncidentKind::kSlow ? TextStyle::kWarning : TextStyle::kCritical;
 }
 
@@ -191,6 +191,15 @@ FrameLine StatusLine(const TopData& data, const TopSource& source, const TopStat
       ", " + Count(comms, "comm"));
   if (data.job.level != MC_LEVEL_UNSET) add(", level " + LevelName(data.job.level));
   if (source.interval_ns != 0) add(", every " + ExactDuration(source.interval_ns));
+  size_t deep = 0, armed = 0;
+  for (const ProbeSample& probe : data.job.probes) {
+    if (probe.level != ProbeLevel::kDeep || probe.attached.empty()) continue;
+    ++deep;
+    armed += probe.armed ? 1 : 0;
+  }
+  if (armed > 0) {
+    add("  deep probes " + to_string(armed) + "/" + to_string(deep), TextStyle::kBold);
+  }
   uint64_t lost = data.job.torn_reads;
   for (size_t i = 0; i < data.job.lost.size(); ++i) {
     if (IsLoss(static_cast<mc_loss>(i))) lost += data.job.lost[i];
@@ -277,7 +286,7 @@ FrameLine Titles(const Columns& c, const TopState& state) {
 
 FrameLine IncidentRow(const Incident& incident, const TopData& data) {
   const bool open = IsOpen(incident, data.job.t_ns);
-  const TextStyle style = open ? Severity(incident) : TextStyle::kDim;
+  const TextStyle style = open ? SeverityStyle(incident) : TextStyle::kDim;
   std::string text =
       std::string(1, open ? SeverityLetter(incident) : ' ') + " #" + to_string(incident.id) + " ";
   if (open) {
@@ -460,6 +469,33 @@ std::vector<FrameLine> IncidentDetail(const TopData& data, const TopSource& sour
   return lines;
 }
 
+// The GPUs and NICs of a rank, a line for each and one for each problem.
+void AddDevices(std::vector<FrameLine>& lines, const TopData& data, const RankView& rank,
+                size_t width) {
+  bool any = false;
+  for (const DeviceView& device : data.job.devices) {
+    if (device.host != rank.host ||
+        std::find(device.processes.begin(), device.processes.end(), rank.process) ==
+            device.processes.end()) {
+      continue;
+    }
+    std::string text = DeviceName(device);
+    if (device.bytes_per_s > 0) text += ", path " + ShortRate(device.bytes_per_s);
+    if (!device.path.empty() && !device.path[0].link.empty()) {
+      text += ", link " + device.path[0].link;
+    }
+    for (const PortView& port : device.ports) text += ", " + PortText(port);
+    lines.push_back(TextLine(PrintableText(text)));
+    for (const std::string& problem : device.problems) {
+      const size_t first = lines.size();
+      AddParagraph(lines, "! " + problem, width);
+      for (size_t i = first; i < lines.size(); ++i) lines[i].spans[0].style = TextStyle::kWarning;
+    }
+    any = true;
+  }
+  if (any) lines.push_back(TextLine(""));
+}
+
 std::vector<FrameLine> RankDetail(const TopData& data, const TopState& state, size_t width) {
   std::vector<FrameLine> lines;
   for (const CommView& comm : data.job.comms) {
@@ -486,6 +522,7 @@ std::vector<FrameLine> RankDetail(const TopData& data, const TopState& state, si
       }
       AddParagraph(lines, what, width);
       lines.push_back(TextLine(""));
+      AddDevices(lines, data, rank, width);
       if (rank.flows.empty()) {
         AddParagraph(lines,
                      "No flow is seen on this rank: its hops stay within the node, or the level is "
@@ -585,7 +622,7 @@ FrameLine Headline(const TopData& data, const TopSource& source) {
       text = std::string(1, SeverityLetter(first)) + " (1 of " + to_string(open.size()) + ") " +
              StuckSentence(first, data);
     }
-    return TextLine(text, Severity(first));
+    return TextLine(text, SeverityStyle(first));
   }
   if (data.job.processes == 0 && data.job.comms.empty()) {
     return TextLine(source.live

@@ -77,6 +77,22 @@ TEST(RenderTop, FlowsOfARank) {
   CompareGolden("flows_120x40", Draw(StuckSample(), state, {120, 40}));
 }
 
+TEST(RenderTop, DevicesOfARankAndTheLevelOfTheProbes) {
+  TopState state;
+  state.screen = TopScreen::kRank;
+  state.opened = {RowId::Kind::kRank, 0x9a40ddbf57b04e, 0};
+  const std::string text = Draw(HardwareSample4(), state, {100, 40});
+  for (const char* part :
+       {"GPU 0000:3b:00.0, path ", "link 32 GT/s x8", "! the link of GPU 0000:3b:00.0 runs at",
+        "NIC 0000:3c:00.0 (mlx5_0, mlx5_1)", "port 1 DOWN Polling 400 Gb/s eth0",
+        "port 1 state unreadable", "! port 1 of mlx5_0 is DOWN", "  deep probes 1/1", " CH DIR "}) {
+    EXPECT_THAT(text, HasSubstr(part));
+  }
+  state.opened.rank = 1;  // has none of them
+  EXPECT_THAT(Draw(HardwareSample4(), state, {100, 40}), Not(HasSubstr("0000:3b:00.0")));
+  EXPECT_THAT(Draw(StuckSample(), {}, {100, 40}), Not(HasSubstr("deep probes")));
+}
+
 TEST(RenderTop, HelpFits80x24) {
   TopState state;
   state.screen = TopScreen::kHelp;

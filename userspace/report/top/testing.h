@@ -128,6 +128,56 @@ inline TopData StuckSample() {
   return data;
 }
 
+// The same job; rank 0 has a GPU on a narrow link and a NIC whose port is down, and a
+// deep probe is armed.
+inline TopData HardwareSample4() {
+  TopData data = StuckSample();
+  const ProcessKey process = data.job.comms[0].ranks[0].process;
+  HopView root;
+  root.address = "0000:3a:00.0";
+  root.kind = PciKind::kRootPort;
+  root.link = root.best = "32 GT/s x16";
+  root.speed_gts = 32, root.width = 16;
+  DeviceView gpu;
+  gpu.host = "node-a";
+  gpu.address = "0000:3b:00.0";
+  gpu.kind = PciKind::kGpu;
+  gpu.bytes_per_s = 31.5e9;
+  gpu.narrowest = gpu.address;
+  gpu.aer_correctable = 3;
+  gpu.processes = {process};
+  HopView hop = root;
+  hop.address = gpu.address;
+  hop.kind = PciKind::kGpu;
+  hop.link = "32 GT/s x8";
+  hop.width = 8;
+  hop.degraded = true;
+  gpu.path = {hop, root};
+  gpu.problems = {"the link of GPU 0000:3b:00.0 runs at 32 GT/s x8, both ends could do 32 GT/s x16"};
+  DeviceView nic;
+  nic.host = "node-a";
+  nic.address = "0000:3c:00.0";
+  nic.kind = PciKind::kNic;
+  nic.processes = {process};
+  hop = root;
+  hop.address = nic.address;
+  hop.kind = PciKind::kNic;
+  nic.path = {hop, root};
+  nic.ports = {{"mlx5_0", 1, "DOWN", "Polling", "eth0", 400, false},
+               {"mlx5_1", 1, "", "", "", 0, false}};
+  nic.problems = {"port 1 of mlx5_0 is DOWN"};
+  data.job.devices = {gpu, nic};
+  ProbeSample deep, always;
+  deep.name = "verbs.completions";
+  deep.level = ProbeLevel::kDeep;
+  deep.armed = true;
+  deep.attached = "uprobe";
+  always.name = "host.runq";
+  always.problem = "no BTF";
+  data.job.probes = {always, deep};
+  return data;
+}
+
 inline TopSource LiveSample() {
   TopSource source;
   source.live = true;

@@ -1,0 +1,645 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "userspace/attribute/evidence.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <set>
+
+#include "userspace/attribute/facts.h"
+#include "userspace/attribute/wait_graph.h"
+
+namespace mycroft {
+namespace {
+
+constexpr uint64_t kSecond = 1'000'000'000;
+constexpr uint64_t kJoinNs = 10'000'000;  // post and hand-over of the same step
+constexpr size_t kMostEvidence = 12, kMostRejected = 12;
+
+using EdgeOf = WorkerOrder::Edge;
+
+class Judge {
+ public:
+  explicit Judge(const EvidenceInput& input) : in_(input), hw_(*input.hardware) {}
+
+  EvidenceResult Run() {
+    result_.opinions.resize(in_.suspects.size());
+    if (!hw_.any()) return std::move(result_);
+    facts_ = FindFacts(in_);
+    used_.resize(facts_.size());
+    for (size_t i = 0; i < in_.suspects.size(); ++i) {
+      result_.opinions[i] = OpinionOn(in_.suspects[i]);
+    }
+    SharedBridges();
+    SharedPorts();
+    AfterEffects();
+    if (in_.suspects.empty()) Unasked();
+    Report();
+    return std::move(result_);
+  }
+
+ private:
+  static bool Touches(const Suspect& suspect, const Worker* worker) {
+    if (suspect.worker == worker || suspect.other == worker) return true;
+    return std::any_of(suspect.edges.begin(), suspect.edges.end(),
+                       [&](const EdgeOf& e) { return e.first == worker || e.second == worker; });
+  }
+
+  // The edges of a suspect that a fact speaks of.
+  static size_t Covers(const Fact& fact, const Suspect& suspect) {
+    std::vector<EdgeOf> edges = suspect.edges;
+    if (suspect.shape == SuspectShape::kEdge) edges = {{suspect.worker, suspect.other}};
+    return std::count_if(edges.begin(), edges.end(), [&](const EdgeOf& e) {
+      const bool here = e.first == fact.worker || e.second == fact.worker;
+      const bool there = fact.other == nullptr || e.first == fact.other || e.second == fact.other;
+      return here && there;
+    });
+  }
+
+  bool Concerns(const Fact& fact, const Suspect& suspect) const {
+    if ((fact.shapes & ShapeBit(suspect.shape)) == 0) return false;
+    switch (suspect.shape) {
+      case SuspectShape::kGpu:
+      case SuspectShape::kFlush:
+      case SuspectShape::kHost:
+      case SuspectShape::kAbsent:
+      case SuspectShape::kDead:
+        return fact.worker == suspect.worker;
+      case SuspectShape::kEdge:
+        return Covers(fact, suspect) > 0;
+      case SuspectShape::kNode:
+        return fact.worker == suspect.worker || Covers(fact, suspect) > 0;
+    }
+    return false;
+  }
+
+  Opinion OpinionOf(const Fact& fact, double confidence) const {
+    Opinion opinion;
+    opinion.changed = true;
+    opinion.worker = fact.worker;
+    opinion.component = fact.component;
+    opinion.confidence = confidence;
+    opinion.where = fact.device;
+    const char* part = "";
+    switch (fact.component) {
+      case Component::kGpu:
+        part = "the GPU of ";
+        break;
+      case Component::kPcie:
+        part = "the PCIe path of ";
+        break;
+      case Component::kNic:
+        part = "the NIC of ";
+        break;
+      case Component::kHost:
+        part = "the host of ";
+        break;
+      case Component::kApp:
+        part = "the application on ";
+        break;
+      case Component::kFabric:
+        part = "the network between ";
+        break;
+      case Component::kUnknown:
+      case Component::kNvlink:
+      case Component::kCcl:
+        part = "";
+        break;
+    }
+    opinion.what = part + NameOf(*fact.worker);
+    if (fact.component == Component::kFabric && fact.other != nullptr) {
+      opinion.what += " and " + NameOf(*fact.other);
+    }
+    opinion.what += " (" + fact.what + ")";
+    return opinion;
+  }
+
+  Opinion OpinionOn(const Suspect& suspect) {
+    std::vector<size_t> concerned;
+    for (size_t i = 0; i < facts_.size(); ++i) {
+      if (facts_[i].refused.empty() && Concerns(facts_[i], suspect)) concerned.push_back(i);
+    }
+    // What another fact at the same place makes happen is not a cause.
+    std::vector<size_t> roots;
+    for (size_t i : concerned) {
+      const bool explained = std::any_of(concerned.begin(), concerned.end(), [&](size_t k) {
+        return facts_[k].weight >= Weight::kStrong && Explains(facts_[k], facts_[i]);
+      });
+      if (!explained && facts_[i].weight >= Weight::kStrong) roots.push_back(i);
+    }
+    for (size_t i : concerned) used_[i] = true;
+    const bool decisive = std::any_of(roots.begin(), roots.end(), [&](size_t i) {
+      return facts_[i].weight == Weight::kDecisive;
+    });
+    if (decisive) {
+      std::erase_if(roots, [&](size_t i) { return facts_[i].weight != Weight::kDecisive; });
+    }
+    if (roots.empty()) return Opinion{};
+    std::sort(roots.begin(), roots.end(),
+              [&](size_t a, size_t b) { return facts_[a].since_ns < facts_[b].since_ns; });
+    for (size_t i : roots) chosen_.insert(i);
+    std::set<std::pair<size_t, Component>> places;
+    bool unknown = false, fabric = true;
+    for (size_t i : roots) {
+      places.insert({facts_[i].worker->index, facts_[i].component});
+      unknown |= facts_[i].component == Component::kUnknown;
+      fabric &= facts_[i].component == Component::kFabric;
+    }
+    const Fact& first = facts_[roots[0]];
+    // Of several broken edges it must explain all, or be at the worker that they share.
+    const bool all_edges = suspect.shape != SuspectShape::kNode || first.worker == suspect.worker ||
+                           Covers(first, suspect) == suspect.edges.size();
+    if ((places.size() == 1 || fabric) && !unknown && all_edges) {
+      double confidence = decisive ? 0.92 : 0.75;
+      if (first.component == Component::kFabric) confidence = 0.6;
+      Opinion opinion = OpinionOf(first, confidence);
+      if (first.component == Component::kFabric && suspect.shape == SuspectShape::kEdge) {
+        opinion.worker = suspect.worker;
+      }
+      return opinion;
+    }
+    // They name different culprits: say so.
+    Opinion opinion;
+    opinion.changed = true;
+    opinion.worker = suspect.worker;
+    opinion.confidence = 0.4;
+    std::set<Component> candidates;
+    for (size_t i : roots) {
+      if (facts_[i].component != Component::kUnknown) candidates.insert(facts_[i].component);
+      if (facts_[i].kind == FactKind::kPauses) {
+        candidates.insert({Component::kNic, Component::kPcie, Component::kHost});
+      }
+    }
+    if (!all_edges) candidates.insert({Component::kNic, Component::kFabric});
+    // Both ends of a link went down: the link, or what both hang on.
+    if (candidates.size() == 1 && *candidates.begin() == Component::kNic) {
+      candidates.insert(Component::kFabric);
+    }
+    if (suspect.component != Component::kUnknown) candidates.insert(suspect.component);
+    opinion.candidates.assign(candidates.begin(), candidates.end());
+    opinion.what = (suspect.other != nullptr ? "the path from " + NameOf(*suspect.worker) + " to " +
+                                                   NameOf(*suspect.other)
+                                             : NameOf(*suspect.worker)) +
+                   " (the evidence does not agree)";
+    return opinion;
+  }
+
+  // ---- tomography --------------------------------------------------------------------
+
+  std::set<const PciDevice*> BridgesOf(const Worker& worker) const {
+    std::set<const PciDevice*> bridges;
+    const HostHardware* host = hw_.FindHost(worker.host);
+    if (host == nullptr) return bridges;
+    std::vector<std::string> ends = {GpuOf(hw_, worker)};
+    for (const Port* port : PortsOf(hw_, worker)) ends.push_back(port->now.pci);
+    for (const std::string& end : ends) {
+      const auto path = HardwareModel::PathToRoot(*host, end);
+      for (size_t i = 1; i < path.size(); ++i) bridges.insert(path[i]);
+    }
+    return bridges;
+  }
+
+  static bool BelowABridge(SuspectShape shape) {
+    return shape == SuspectShape::kGpu || shape == SuspectShape::kFlush ||
+           shape == SuspectShape::kNode;
+  }
+
+  // Several workers of one host are slow at the same time, all below one bridge, and
+  // none below it is well: the bridge explains them all. GPUs alone may as well be
+  // slow together (power, heat): one of them must show its path, too.
+  void SharedBridges() {
+    std::map<std::string, std::vector<size_t>> by_host;
+    for (size_t i = 0; i < in_.suspects.size(); ++i) {
+      const Suspect& s = in_.suspects[i];
+      const Opinion& opinion = result_.opinions[i];
+      if (!BelowABridge(s.shape)) continue;
+      if (opinion.changed && opinion.component != Component::kPcie) continue;
+      by_host[s.worker->host].push_back(i);
+    }
+    for (const auto& [name, suspects] : by_host) {
+      if (suspects.size() < 2) continue;
+      std::map<const PciDevice*, std::vector<size_t>> below;
+      for (size_t i : suspects) {
+        for (const PciDevice* bridge : BridgesOf(*in_.suspects[i].worker))
+          below[bridge].push_back(i);
+      }
+      std::set<const PciDevice*> well;
+      for (const Worker* worker : *in_.job) {
+        if (worker->host != name) continue;
+        const bool suspected = std::any_of(in_.suspects.begin(), in_.suspects.end(),
+                                           [&](const Suspect& s) { return s.worker == worker; });
+        if (suspected) continue;
+        for (const PciDevice* bridge : BridgesOf(*worker)) well.insert(bridge);
+      }
+      const PciDevice* best = nullptr;
+      size_t best_depth = 0;
+      for (const auto& [bridge, members] : below) {
+        if (members.size() < 2 || well.count(bridge) != 0) continue;
+        const size_t depth =
+            HardwareModel::PathToRoot(*hw_.FindHost(name), bridge->now.address).size();
+        const bool better = best == nullptr || members.size() > below[best].size() ||
+                            (members.size() == below[best].size() && depth > best_depth);
+        if (better) {
+          best = bridge;
+          best_depth = depth;
+        }
+      }
+      if (best == nullptr) continue;
+      const auto& members = below[best];
+      bool path_shown = false;
+      std::string who;
+      for (size_t i : members) {
+        path_shown |= in_.suspects[i].shape != SuspectShape::kGpu ||
+                      result_.opinions[i].component == Component::kPcie;
+        who += (who.empty() ? "" : ", ") + NameOf(*in_.suspects[i].worker);
+      }
+      // One worker is no group, whatever it is suspected of.
+      std::set<const Worker*> workers;
+      for (size_t i : members) workers.insert(in_.suspects[i].worker);
+      if (!path_shown || workers.size() < 2) continue;
+      for (size_t i : members) {
+        Opinion& opinion = result_.opinions[i];
+        opinion.changed = true;
+        opinion.after_effect = i != members[0];
+        opinion.worker = in_.suspects[members[0]].worker;
+        opinion.component = Component::kPcie;
+        opinion.candidates.clear();
+        opinion.confidence = 0.8;
+        opinion.where = "bridge " + best->now.address + " above " + who;
+        opinion.what = "the PCIe bridge " + best->now.address + " that " + who + " share";
+      }
+      Say("all of " + who + " are below PCIe bridge " + best->now.address +
+          " and are affected at the same time; no worker below it is well");
+    }
+  }
+
+  struct Ends {
+    std::set<std::pair<std::string, const Port*>> from, to;
+  };
+  Ends PortsOfEdge(const Worker& from, const Worker& to) const {
+    Ends ends;
+    const HostHardware* here = hw_.FindHost(from.host);
+    if (here == nullptr) return ends;
+    for (const Qp* qp : QpsOfEdge(hw_, from, to)) {
+      const Port* mine = hw_.FindPort(from.host, qp->now.device, qp->now.port);
+      const HardwareModel::QpEnd end = hw_.Remote(*here, *qp);
+      const Port* theirs =
+          end.qp == nullptr ? nullptr : hw_.FindPort(to.host, end.qp->now.device, end.qp->now.port);
+      if (mine == nullptr || theirs == nullptr) return {};  // half a path decides nothing
+      ends.from.insert({from.host, mine});
+      ends.to.insert({to.host, theirs});
+    }
+    return ends;
+  }
+
+  // Broken or slow paths between different workers: the port that all of them share,
+  // if no healthy path uses it; if every port of them also serves healthy paths, what
+  // lies between.
+  void SharedPorts() {
+    std::vector<size_t> open;
+    for (size_t i = 0; i < in_.suspects.size(); ++i) {
+      const bool edge = in_.suspects[i].shape == SuspectShape::kEdge;
+      if (edge && !result_.opinions[i].changed) open.push_back(i);
+    }
+    if (open.size() < 2) return;
+    std::map<std::pair<std::string, const Port*>, std::set<size_t>> uses;
+    std::map<std::pair<std::string, const Port*>, const Worker*> owner;
+    for (size_t i : open) {
+      const Suspect& s = in_.suspects[i];
+      const Ends ends = PortsOfEdge(*s.worker, *s.other);
+      if (ends.from.empty()) return;
+      for (const auto& port : ends.from) {
+        uses[port].insert(i);
+        owner.emplace(port, s.worker);
+      }
+      for (const auto& port : ends.to) {
+        uses[port].insert(i);
+        owner.emplace(port, s.other);
+      }
+    }
+    std::set<std::pair<std::string, const Port*>> well;
+    for (const auto& [from, to] : in_.healthy_edges) {
+      const Ends ends = PortsOfEdge(*from, *to);
+      well.insert(ends.from.begin(), ends.from.end());
+      well.insert(ends.to.begin(), ends.to.end());
+    }
+    std::vector<std::pair<std::string, const Port*>> all;
+    bool each_end_well = true;
+    for (const auto& [port, edges] : uses) {
+      each_end_well &= well.count(port) != 0;
+      if (edges.size() == open.size() && well.count(port) == 0) all.push_back(port);
+    }
+    Opinion opinion;
+    opinion.changed = true;
+    if (all.size() == 1) {
+      opinion.worker = owner[all[0]];
+      opinion.component = Component::kNic;
+      opinion.confidence = 0.75;
+      opinion.where = PortName(*all[0].second);
+      opinion.what = "port " + PortName(*all[0].second) + " of " + all[0].first;
+      Say("all slow paths go through port " + PortName(*all[0].second) + " of " + all[0].first +
+          ", and no healthy one does");
+    } else if (each_end_well && !uses.empty()) {
+      opinion.worker = in_.suspects[open[0]].worker;
+      opinion.component = Component::kFabric;
+      opinion.confidence = 0.6;
+      opinion.what = "the network between the hosts";
+      Say("several paths are slow, and every port of them also serves paths that are not: what "
+          "they share lies between");
+    } else {
+      return;
+    }
+    for (size_t i : open) {
+      result_.opinions[i] = opinion;
+      result_.opinions[i].after_effect = i != open[0];
+    }
+  }
+
+  // A path that nothing explains, next to one that is explained: its after-effect.
+  // The same origin is reported once.
+  void AfterEffects() {
+    WorkerSet explained;
+    for (size_t i = 0; i < in_.suspects.size(); ++i) {
+      const Opinion& opinion = result_.opinions[i];
+      if (!opinion.changed || opinion.component == Component::kUnknown) continue;
+      explained.insert(opinion.worker);
+      explained.insert(in_.suspects[i].worker);
+      if (in_.suspects[i].other != nullptr) explained.insert(in_.suspects[i].other);
+    }
+    for (size_t i = 0; i < in_.suspects.size(); ++i) {
+      Opinion& opinion = result_.opinions[i];
+      const Suspect& s = in_.suspects[i];
+      if (!opinion.changed && s.shape == SuspectShape::kEdge &&
+          s.component == Component::kUnknown &&
+          (explained.count(s.worker) != 0 || explained.count(s.other) != 0)) {
+        opinion.changed = true;
+        opinion.after_effect = true;
+        opinion.worker = s.worker;
+      }
+      for (size_t k = 0; k < i && opinion.changed; ++k) {
+        const Opinion& before = result_.opinions[k];
+        const bool same = before.changed && !before.after_effect &&
+                          before.worker == opinion.worker &&
+                          before.component == opinion.component && before.where == opinion.where;
+        opinion.after_effect |= same;
+      }
+    }
+  }
+
+  // The chain of waiting ends at somebody who is not seen: what is broken here for
+  // certain is still worth a name.
+  void Unasked() {
+    std::set<std::pair<size_t, Component>> done;
+    std::vector<size_t> roots;
+    for (size_t i = 0; i < facts_.size(); ++i) {
+      const Fact& fact = facts_[i];
+      if (!fact.refused.empty() || fact.weight != Weight::kDecisive) continue;
+      const bool explained = std::any_of(facts_.begin(), facts_.end(), [&](const Fact& other) {
+        return other.weight >= Weight::kStrong && Explains(other, fact);
+      });
+      if (!explained) roots.push_back(i);
+    }
+    for (size_t i : roots) {
+      const Fact& fact = facts_[i];
+      if (!done.insert({fact.worker->index, fact.component}).second) continue;
+      result_.unasked.push_back(OpinionOf(fact, 0.8));
+      chosen_.insert(i);
+      used_[i] = true;
+    }
+    // More than two origins at once are no explanation.
+    if (result_.unasked.size() > 2) {
+      result_.unasked.clear();
+      chosen_.clear();
+    }
+  }
+
+  // ---- words ----------------------------------------------------------------------------
+
+  void Say(const std::string& text) {
+    auto& list = result_.evidence;
+    if (list.size() >= kMostEvidence || std::find(list.begin(), list.end(), text) != list.end()) {
+      return;
+    }
+    list.push_back(text);
+  }
+  void Reject(const std::string& suspect, const std::string& reason) {
+    auto& list = result_.rejected;
+    if (list.size() >= kMostRejected) return;
+    const Rejected rejected{suspect, reason};
+    if (std::find(list.begin(), list.end(), rejected) == list.end()) list.push_back(rejected);
+  }
+
+  void Report() {
+    for (size_t i : chosen_) Say(facts_[i].text);
+    // A GPU that is gone may have lost its slot, its power or its board.
+    for (size_t i : chosen_) {
+      if (facts_[i].kind != FactKind::kGpuGone) continue;
+      Say("warning: the PCIe path to GPU " + facts_[i].device +
+          " is suspect as well (slot, riser, power)");
+    }
+    for (size_t i = 0; i < facts_.size(); ++i) {
+      if (used_[i] && chosen_.count(i) == 0 && facts_[i].refused.empty()) Say(facts_[i].text);
+    }
+    for (const Suspect& suspect : in_.suspects) Join(suspect);
+    for (size_t i = 0; i < facts_.size(); ++i) {
+      const Fact& fact = facts_[i];
+      if (used_[i] && fact.refused.empty()) continue;
+      const std::string who =
+          fact.component == Component::kUnknown
+              ? NameOf(*fact.worker)
+              : std::string(ToString(fact.component)) + " of " + NameOf(*fact.worker);
+      if (!fact.refused.empty()) {
+        Reject(who, fact.text + "; but " + fact.refused);
+      } else if (!in_.suspects.empty() && fact.weight >= Weight::kStrong) {
+        Reject(who, fact.text + "; but it has no mechanism for what is waited for");
+      }
+    }
+    for (size_t i = 0; i < in_.suspects.size(); ++i)
+      Alternatives(in_.suspects[i], result_.opinions[i]);
+  }
+
+  // How the flow was found among the queue pairs.
+  void Join(const Suspect& suspect) {
+    if (suspect.shape != SuspectShape::kEdge) return;
+    const HostHardware* here = hw_.FindHost(suspect.worker->host);
+    if (here == nullptr) return;
+    const auto qps = QpsOfEdge(hw_, *suspect.worker, *suspect.other);
+    if (qps.empty()) return;
+    const Qp* qp = qps[0];
+    uint64_t nearest = UINT64_MAX;
+    for (const Qp* candidate : qps) {
+      const uint64_t distance = PostDistance(*suspect.worker, *suspect.other, *candidate);
+      if (distance < nearest) {
+        nearest = distance;
+        qp = candidate;
+      }
+    }
+    char text[320];
+    std::snprintf(text, sizeof(text), "%s to %s is queue pair %u of %.40s",
+                  NameOf(*suspect.worker).c_str(), NameOf(*suspect.other).c_str(), qp->now.number,
+                  qp->now.device.c_str());
+    std::string line = text;
+    const HardwareModel::QpEnd end = hw_.Remote(*here, *qp);
+    if (end.qp != nullptr) {
+      std::snprintf(text, sizeof(text), ", connected to %u of %.40s on %.60s", end.qp->now.number,
+                    end.qp->now.device.c_str(), end.host->name.c_str());
+      line += text;
+    }
+    if (nearest <= kJoinNs) {
+      std::snprintf(text, sizeof(text), "; its last post is %.1f us from the step's hand-over",
+                    static_cast<double>(nearest) / 1e3);
+      line += text;
+    }
+    if (qp->total_posts() == 0) {
+      line += "; no post was ever seen on it: its traffic is not visible, silence says nothing";
+    }
+    Say(line);
+  }
+
+  static uint64_t PostDistance(const Worker& from, const Worker& to, const Qp& qp) {
+    uint64_t nearest = UINT64_MAX;
+    if (qp.now.last_post_ns == 0) return nearest;
+    for (const auto& [line, member] : from.members) {
+      for (const auto& [index, flow] : member->flows) {
+        auto peer = member->comm->members.find(flow.peer);
+        if (flow.direction != MC_SEND || flow.transmitted_ns == 0 || flow.owner_pid != 0 ||
+            peer == member->comm->members.end() || peer->second->worker != &to) {
+          continue;
+        }
+        const uint64_t a = qp.now.last_post_ns, b = flow.transmitted_ns;
+        nearest = std::min(nearest, a > b ? a - b : b - a);
+      }
+    }
+    return nearest;
+  }
+
+  // What was looked at and is well: the other components at the place of the verdict.
+  void Alternatives(const Suspect& suspect, const Opinion& opinion) {
+    const Component verdict = opinion.changed ? opinion.component : suspect.component;
+    if (opinion.after_effect || !opinion.changed) return;
+    if (opinion.changed && suspect.component != Component::kUnknown &&
+        suspect.component != verdict && verdict != Component::kUnknown) {
+      Reject(std::string(ToString(suspect.component)) + " of " + NameOf(*suspect.worker),
+             "it only shows what " + opinion.what + " causes");
+    }
+    WorkerSet places = {suspect.worker, opinion.worker};
+    if (suspect.other != nullptr) places.insert(suspect.other);
+    for (const Worker* worker : places) {
+      auto has = [&](Component component) {
+        return std::any_of(facts_.begin(), facts_.end(), [&](const Fact& fact) {
+          return fact.worker == worker && fact.component == component;
+        });
+      };
+      const auto ports = PortsOf(hw_, *worker);
+      if (verdict != Component::kNic && !ports.empty() && !has(Component::kNic)) {
+        bool active = true;
+        std::string names;
+        for (const Port* port : ports) {
+          active &= port->now.state.find("ACTIVE") != std::string::npos;
+          if (names.size() < 80) names += (names.empty() ? "" : ", ") + PortName(*port);
+        }
+        if (active) {
+          Reject("nic of " + NameOf(*worker),
+                 "its ports (" + names + ") are ACTIVE and count no errors of their own");
+        }
+      }
+      const HostHardware* host = hw_.FindHost(worker->host);
+      const std::string gpu = GpuOf(hw_, *worker);
+      if (host != nullptr && !gpu.empty() && verdict != Component::kPcie &&
+          !has(Component::kPcie)) {
+        const auto path = HardwareModel::PathToRoot(*host, gpu);
+        if (!path.empty() && path[0]->link.At(in_.now_ns) != nullptr && path[0]->gone_ns == 0 &&
+            path[0]->unreachable_ns == 0) {
+          Reject("pcie of " + NameOf(*worker),
+                 "no link between GPU " + gpu +
+                     " and the root is seen below what it allows under "
+                     "load, no errors (AER)");
+        }
+      }
+    }
+  }
+
+  const EvidenceInput& in_;
+  const HardwareModel& hw_;
+  EvidenceResult result_;
+  std::vector<Fact> facts_;
+  std::vector<bool> used_;   // has a mechanism for a suspect
+  std::set<size_t> chosen_;  // decided
+};
+
+}  // namespace
+
+EvidenceResult JudgeHardware(const EvidenceInput& input) { return Judge(input).Run(); }
+
+std::vector<const Qp*> QpsOfEdge(const HardwareModel& hardware, const Worker& from,
+                                 const Worker& to) {
+  std::vector<const Qp*> exact, by_address;
+  const HostHardware* here = hardware.FindHost(from.host);
+  const HostHardware* there = hardware.FindHost(to.host);
+  const ProcessState* process = hardware.FindProcess(from.host, from.key);
+  if (here == nullptr || process == nullptr) return exact;
+  std::set<uint32_t> proxies;
+  if (from.host_now) {
+    for (const ThreadSample& thread : from.host_now->threads) {
+      if ((thread.roles & MC_THREAD_PROGRESS) != 0 && thread.tid != 0) proxies.insert(thread.tid);
+    }
+  }
+  for (const auto& [place, qp] : process->qps) {
+    const HardwareModel::QpEnd end = hardware.Remote(*here, qp);
+    if (end.qp != nullptr) {
+      const bool joins = end.host->name == to.host && end.qp->process == to.key && end.qp != &qp;
+      // Of the two directions between two processes: the one in which more is sent.
+      if (joins && qp.now.bytes >= end.qp->now.bytes) exact.push_back(&qp);
+      continue;
+    }
+    if (there == nullptr || qp.now.remote_gid.empty()) continue;
+    // The other process is seen without its queue pairs: its address and the thread.
+    if (!proxies.empty() && qp.now.post_tid != 0 && proxies.count(qp.now.post_tid) == 0) continue;
+    size_t workers_there = 0;
+    bool reaches = false;
+    for (const auto& [key, port] : there->ports) {
+      for (const GidEntry& entry : port.now.gids) reaches |= entry.gid == qp.now.remote_gid;
+    }
+    for (const auto& [key, other] : there->processes) workers_there += other.exited_ns == 0 ? 1 : 0;
+    if (reaches && workers_there == 1) by_address.push_back(&qp);
+  }
+  return exact.empty() ? by_address : exact;
+}
+
+std::vector<BlindSpot> InvisibleTraffic(const HardwareModel& hardware) {
+  std::vector<BlindSpot> spots;
+  for (const auto& [name, host] : hardware.hosts()) {
+    for (const auto& [key, process] : host.processes) {
+      if (process.exited_ns != 0) continue;
+      size_t silent = 0, posting = 0;
+      bool sends = false;
+      for (const auto& [place, qp] : process.qps) {
+        if (qp.destroyed() || qp.now.state != QpState::kReadyToSend) continue;
+        if (qp.total_posts() > 0) {
+          ++posting;
+          continue;
+        }
+        const Port* port = hardware.FindPort(name, qp.now.device, qp.now.port);
+        if (port == nullptr) continue;
+        ++silent;
+        for (const char* counter : {"port_xmit_data", "sent_pkts"}) {
+          auto it = port->counters.find(counter);
+          if (it == port->counters.end() || host.last_ns < 10 * kSecond) continue;
+          sends |=
+              it->second.Increase(host.last_ns - 10 * kSecond, host.last_ns).value_or(0) > 1000;
+        }
+      }
+      if (silent == 0 || posting > 0 || !sends) continue;
+      spots.push_back({"process " + std::to_string(key.pid) + " on " + name + ": " +
+                           std::to_string(silent) +
+                           " connected queue pairs show no post, while their port sends",
+                       "its traffic is not visible (GPU-initiated networking, or a way around "
+                       "ibv_post_send); silence of these queue pairs is not idleness",
+                       ""});
+      if (spots.size() >= 8) return spots;
+    }
+  }
+  return spots;
+}
+
+}  // namespace mycroft
