@@ -90,6 +90,19 @@ struct pid {
 	struct upid numbers[0];
 };
 
+typedef struct {
+	int counter;
+} atomic_t;
+
+struct mm_struct;
+
+struct signal_struct {
+	atomic_t live; /* threads that have not exited */
+	int group_exit_code;
+	unsigned int flags;
+	struct mm_struct *oom_mm; /* set when the OOM killer chose it */
+};
+
 struct task_struct {
 	int pid;
 	int tgid;
@@ -97,11 +110,126 @@ struct task_struct {
 	struct task_struct *group_leader;
 	struct pid *thread_pid;
 	unsigned int __state; /* since 5.14 */
+	int exit_code;
+	struct signal_struct *signal;
 };
 
 /* Before 5.14. */
 struct task_struct___v5_13 {
 	volatile long state;
+};
+
+/* ---- host.bpf.c */
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct bpf_iter__task {
+	struct bpf_iter_meta *meta;
+	struct task_struct *task;
+};
+
+/* Record of oom:mark_victim: since 6.9, and where backported, with the name. */
+struct trace_event_raw_mark_victim {
+	__u32 __data_loc_comm;
+};
+
+struct in6_addr {
+	union {
+		__u8 u6_addr8[16];
+	} in6_u;
+};
+
+struct sock_common {
+	__be32 skc_daddr;
+	__be32 skc_rcv_saddr;
+	__be16 skc_dport;
+	__u16 skc_num;
+	unsigned short skc_family;
+	struct in6_addr skc_v6_daddr;
+	struct in6_addr skc_v6_rcv_saddr;
+};
+
+struct inode {
+	unsigned long i_ino;
+};
+
+struct socket {
+	short type;
+};
+
+struct socket_alloc {
+	struct socket socket; /* first */
+	struct inode vfs_inode;
+};
+
+struct sock {
+	struct sock_common __sk_common;
+	struct socket *sk_socket;
+};
+
+struct sk_buff;
+
+/* ---- pcie.bpf.c */
+
+struct kobject {
+	const char *name;
+};
+
+struct device {
+	struct kobject kobj;
+};
+
+struct pci_dev {
+	unsigned short vendor;
+	unsigned short device;
+	struct device dev;
+};
+
+struct page;
+
+struct scatterlist {
+	unsigned long page_link;
+	unsigned int length;
+};
+
+struct sg_table {
+	struct scatterlist *sgl;
+	unsigned int orig_nents;
+};
+
+struct irqaction;
+
+/* Record of ras:aer_event. */
+struct trace_event_raw_aer_event {
+	__u32 __data_loc_dev_name;
+	__u32 status;
+	__u8 severity;
+};
+
+/* ---- rdma.bpf.c: types of the module ib_core */
+
+struct ib_device {
+	char name[64];
+};
+
+struct ib_qp {
+	struct ib_device *device;
+	__u32 qp_num;
+};
+
+enum ib_event_type { IB_EVENT_CQ_ERR };
+
+struct ib_event {
+	struct ib_device *device;
+	union {
+		struct ib_qp *qp;
+		__u32 port_num;
+	} element;
+	enum ib_event_type event;
 };
 
 #ifndef BPF_NO_PRESERVE_ACCESS_INDEX

@@ -119,6 +119,15 @@ std::string VerifierText(const std::string& log) {
   return last.substr(0, 160);
 }
 
+// Programs that are bound to a tracepoint or function when they are loaded, and which
+// one: "sched_switch" of section "tp_btf/sched_switch". Empty: another kind.
+std::string BoundTo(const bpf_program* program) {
+  const std::string section = bpf_program__section_name(program);
+  for (const char* prefix : {"tp_btf/", "fentry/", "fexit/"})
+    if (section.rfind(prefix, 0) == 0) return section.substr(std::strlen(prefix));
+  return "";
+}
+
 bool BoundAtLoad(const bpf_program* program) {
   // Their kernel function must exist, and the kernel must allow it, to be loaded at all.
   const bpf_prog_type type = bpf_program__type(program);
@@ -233,6 +242,10 @@ struct ProbeSet::Impl {
   std::string problem;  // why nothing at all can be loaded
   Fd events, counters, targets;
   std::map<std::string, Loaded, std::less<>> objects;
+  std::unique_ptr<btf, void (*)(btf*)> kernel_types{nullptr, btf__free};
+  std::string fentry_forbidden;  // why
+  bool fentry_works = false;
+  std::map<std::string, std::string> bound;  // kernel function -> why not
   std::vector<Probe> probes;
   bool uprobe_multi = false;
   std::map<uint64_t, Uprobe> uprobes;
@@ -398,6 +411,34 @@ struct ProbeSet::Impl {
     return std::max(0.0, with - without);
   }
 
+  // Why a program cannot be loaded that is bound at load; empty: it can, as far as is known
+  // without trying (which takes 50 ms each).
+  std::string WhyNotBound(const std::string& name, const bpf_program* program) {
+    const bool raw_tracepoint = bpf_program__expected_attach_type(program) == BPF_TRACE_RAW_TP;
+    const std::string target = BoundTo(program);
+    if (target.empty()) return Try(name, bpf_program__name(program));
+    // A kernel that forbids one function hook forbids all; do not ask for each.
+    if (!raw_tracepoint && !fentry_forbidden.empty()) return fentry_forbidden;
+    if (!kernel_types) kernel_types.reset(btf__load_vmlinux_btf());
+    if (!kernel_types) return "the kernel has no BTF (CONFIG_DEBUG_INFO_BTF)";
+    if (raw_tracepoint) {
+      const std::string type = "btf_trace_" + target;
+      return btf__find_by_name_kind(kernel_types.get(), type.c_str(), BTF_KIND_TYPEDEF) < 0
+                 ? "the kernel has no such tracepoint"
+                 : "";
+    }
+    const bool known =
+        btf__find_by_name_kind(kernel_types.get(), target.c_str(), BTF_KIND_FUNC) >= 0;
+    if (known && fentry_works) return "";
+    const auto tried = bound.find(target);
+    if (tried != bound.end()) return tried->second;
+    std::string why = Try(name, bpf_program__name(program));  // forbidden, or of a module
+    bound[target] = why;
+    if (why.empty()) fentry_works = true;
+    if (why.rfind(std::strerror(EPERM), 0) == 0) fentry_forbidden = why;
+    return why;
+  }
+
   Loaded Load(const std::string& name) {
     Loaded loaded;
     // Programs that the table names, with the alternatives' order.
@@ -409,7 +450,6 @@ struct ProbeSet::Impl {
     }
     std::string log(1 << 18, '\0');
     bool tried_all = false;
-    std::string fentry_forbidden;
     while (true) {
       int error = 0;
       Object object = Open(name, &log, &error);
@@ -422,14 +462,7 @@ struct ProbeSet::Impl {
         const std::string program = bpf_program__name(p);
         bool load = wanted.contains(program) && !loaded.refused.contains(program);
         if (load && (BoundAtLoad(p) || tried_all)) {
-          std::string why = BoundAtLoad(p) && !fentry_forbidden.empty()
-                                ? fentry_forbidden
-                                : Try(name, program.c_str());
-          // A kernel that forbids one function hook forbids all; do not ask for each.
-          if (BoundAtLoad(p) && bpf_program__expected_attach_type(p) != BPF_TRACE_RAW_TP &&
-              why.rfind(std::strerror(EPERM), 0) == 0) {
-            fentry_forbidden = why;
-          }
+          const std::string why = tried_all ? Try(name, program.c_str()) : WhyNotBound(name, p);
           if (!why.empty()) {
             loaded.refused[program] = why;
             load = false;
@@ -644,6 +677,7 @@ absl::StatusOr<std::unique_ptr<ProbeSet>> ProbeSet::Create(const Options& option
     impl.probes.push_back({.spec = &spec});
     impl.Choose(&impl.probes.back());
   }
+  impl.kernel_types.reset();
   return set;
 }
 
@@ -803,6 +837,11 @@ bool ProbeSet::ProgramLoaded(const std::string& object, const std::string& progr
   return impl_->Program(object, program, why) != nullptr;
 }
 
+int ProbeSet::ProgramFd(const std::string& object, const std::string& program) const {
+  const bpf_program* p = impl_->Program(object, program, nullptr);
+  return p == nullptr ? -1 : bpf_program__fd(p);
+}
+
 absl::StatusOr<uint64_t> ProbeSet::AttachUprobe(const std::string& object,
                                                 const std::string& program,
                                                 const UprobeTarget& target) {
@@ -914,6 +953,7 @@ absl::Status ProbeSet::StartCostMeasurement() {
 void ProbeSet::StopCostMeasurement() {}
 std::optional<double> ProbeSet::CalibrateUprobe() { return std::nullopt; }
 int ProbeSet::MapFd(const std::string&, const std::string&) const { return -1; }
+int ProbeSet::ProgramFd(const std::string&, const std::string&) const { return -1; }
 bool ProbeSet::ProgramLoaded(const std::string&, const std::string&, std::string* why) const {
   if (why != nullptr) *why = WhyBuiltWithout();
   return false;

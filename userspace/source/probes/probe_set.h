@@ -110,6 +110,9 @@ class ProbeSet {
   bool ProgramLoaded(const std::string& object, const std::string& program,
                      std::string* why = nullptr) const;
 
+  // Descriptor of a loaded program, -1 when there is none. Owned by the set.
+  int ProgramFd(const std::string& object, const std::string& program) const;
+
   struct UprobeTarget {
     uint32_t pid = 0;     // only this process; 0: all that map the file
     std::string path;     // as this process can open it
