@@ -408,10 +408,10 @@ ProcessSample SyntheticJob::SampleProcess(int rank, uint64_t now) {
     state.run_ns += Jitter(9e6, 0.3);
     state.runq_ns += Jitter(60'000, 0.5);
     host.threads.push_back({static_cast<uint32_t>(4000 + rank), MC_THREAD_LAUNCH, 'S', state.run_ns,
-                            state.runq_ns, "futex_wait_queue"});
+                            state.runq_ns, state.run_ns / 90'000, "futex_wait_queue"});
     host.threads.push_back({static_cast<uint32_t>(5000 + rank), MC_THREAD_PROGRESS,
                             random_() % 4 == 0 ? 'S' : 'R', state.run_ns * 9 + state.runq_ns % 977,
-                            state.runq_ns * 2 + state.run_ns % 1009, ""});
+                            state.runq_ns * 2 + state.run_ns % 1009, state.run_ns / 10'000, ""});
     process.host = host;
   }
   return process;
