@@ -263,7 +263,7 @@ class VarintCoder {
     return it->second;
   }
   void Charge(uint64_t) {}
-  bool has_hardware() const { return true; }
+  bool coding3() const { return true; }
   void Require(bool) {}
   bool ok() const { return true; }
 
