@@ -42,6 +42,21 @@ endif()
 target_compile_definitions(mycroft_skeletons INTERFACE
   MYCROFT_HAVE_BPF=${MYCROFT_HAVE_BPF} "MYCROFT_BPF_MISSING=\"${MYCROFT_BPF_MISSING}\"")
 
+# Compiles one program: SOURCE -> OUT/NAME.bpf.o, OUT/NAME.skel.h.
+function(mycroft_bpf_object name source out)
+  add_custom_command(OUTPUT ${out}/${name}.bpf.o
+    COMMAND ${MYCROFT_BPF_CLANG} -target bpf -D__TARGET_ARCH_x86 -mcpu=v3 -O2 -g -std=gnu11
+      -Wall -Werror -Wno-unused-function -fno-stack-protector
+      -MD -MF ${out}/${name}.bpf.d -MT ${out}/${name}.bpf.o
+      -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=
+      -I${PROJECT_SOURCE_DIR} -I${MYCROFT_LIBBPF_INCLUDE} -c ${source} -o ${out}/${name}.bpf.o
+    DEPENDS ${source} DEPFILE ${out}/${name}.bpf.d
+    COMMENT "BPF ${name}" VERBATIM)
+  add_custom_command(OUTPUT ${out}/${name}.skel.h
+    COMMAND sh -c "'${MYCROFT_BPFTOOL}' gen skeleton '${out}/${name}.bpf.o' name ${name}_bpf > '${out}/${name}.skel.h'"
+    DEPENDS ${out}/${name}.bpf.o COMMENT "BPF skeleton ${name}" VERBATIM)
+endfunction()
+
 # Compiles every *.bpf.c of the folder.
 function(mycroft_probes folder)
   if(NOT MYCROFT_HAVE_BPF)
@@ -56,17 +71,7 @@ function(mycroft_probes folder)
   foreach(source ${sources})
     get_filename_component(name ${source} NAME)
     string(REPLACE ".bpf.c" "" name ${name})
-    add_custom_command(OUTPUT ${out}/${name}.bpf.o
-      COMMAND ${MYCROFT_BPF_CLANG} -target bpf -D__TARGET_ARCH_x86 -mcpu=v3 -O2 -g -std=gnu11
-        -Wall -Werror -Wno-unused-function -fno-stack-protector
-        -MD -MF ${out}/${name}.bpf.d -MT ${out}/${name}.bpf.o
-        -ffile-prefix-map=${PROJECT_SOURCE_DIR}/=
-        -I${PROJECT_SOURCE_DIR} -I${MYCROFT_LIBBPF_INCLUDE} -c ${source} -o ${out}/${name}.bpf.o
-      DEPENDS ${source} DEPFILE ${out}/${name}.bpf.d
-      COMMENT "BPF ${name}" VERBATIM)
-    add_custom_command(OUTPUT ${out}/${name}.skel.h
-      COMMAND sh -c "'${MYCROFT_BPFTOOL}' gen skeleton '${out}/${name}.bpf.o' name ${name}_bpf > '${out}/${name}.skel.h'"
-      DEPENDS ${out}/${name}.bpf.o COMMENT "BPF skeleton ${name}" VERBATIM)
+    mycroft_bpf_object(${name} ${source} ${out})
     list(APPEND outputs ${out}/${name}.skel.h)
     string(APPEND all "#include \"skeleton/${name}.skel.h\"\n")
     string(APPEND entries "  X(${name})\\\n")

@@ -537,6 +537,11 @@ struct ProbeSet::Impl {
     std::vector<std::string> reasons;
     for (size_t i = 0; i < spec.alternatives.size(); ++i) {
       const ProbeAlternative& alternative = spec.alternatives[i];
+      if (std::find(options.avoid.begin(), options.avoid.end(), alternative.method) !=
+          options.avoid.end()) {
+        reasons.push_back(absl::StrCat(AttachText(alternative), ": not wanted"));
+        continue;
+      }
       std::string why;
       switch (alternative.method) {
         case ProbeMethod::kFentry:

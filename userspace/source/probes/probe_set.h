@@ -58,6 +58,7 @@ class ProbeSet {
  public:
   struct Options {
     std::vector<std::string> objects;  // only these ("verbs"); empty: all
+    std::vector<ProbeMethod> avoid;    // ways not to be used, where others can answer
     uint32_t ring_bytes = 1 << 20;     // power of two, at least a page
     bool load = true;                  // false: report the table, load nothing
   };
