@@ -73,7 +73,9 @@ int DiagnoseLive(const Config& config, const Options& options) {
   const absl::StatusOr<uint64_t> duration =
       options.duration.empty() ? kDefaultDurationNs : ParseDuration(options.duration);
   if (!duration.ok()) return Fail(duration.status());
-  absl::StatusOr<std::unique_ptr<LiveSource>> source = OpenLive(config, options);
+  const absl::StatusOr<std::unique_ptr<KernelProbes>> probes = OpenProbes(options);
+  if (!probes.ok()) return Fail(probes.status());
+  absl::StatusOr<std::unique_ptr<LiveSource>> source = OpenLive(config, options, probes->get());
   if (!source.ok()) return Fail(source.status());
   LogDetail("watching for " + ExactDuration(*duration));
   Pipeline pipeline(MakePipelineOptions(config));
@@ -86,6 +88,7 @@ int DiagnoseLive(const Config& config, const Options& options) {
     if (!*next) break;
     if (first_ns == 0) first_ns = (*next)->t_ns;
     pipeline.Feed(**next);
+    ArmSuspected(pipeline, (*next)->host, probes->get());
     observed = observed || (*source)->process_count() > 0;
     if (HasVerdict(pipeline.incidents()) || (*next)->t_ns - first_ns >= *duration) break;
   }

@@ -18,6 +18,7 @@
 #include "tools/mycroft/verbs.h"
 #include "userspace/base/install.h"
 #include "userspace/base/text.h"
+#include "userspace/decode/bpf_kernel_probes.h"
 #include "userspace/decode/hardware_source.h"
 #include "userspace/model/hardware.h"
 #include "userspace/report/text.h"
@@ -623,6 +624,9 @@ int RunDoctor(const Config& config, const Options& options) {
   input.plugin = config.plugin;
   input.getenv = ProcessEnvironment();
   const std::vector<Check> checks = RunChecks(input);
+  const absl::StatusOr<std::unique_ptr<BpfKernelProbes>> probes = BpfKernelProbes::Create({});
+  if (!probes.ok()) return Fail(probes.status());
+  input.probes = probes->get();
   const DoctorHardware hardware = LookAtHardware(input);
   const bool colour = UseColour(config, STDOUT_FILENO);
   const std::string text = options.json

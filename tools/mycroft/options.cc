@@ -13,6 +13,9 @@
 namespace mycroft {
 namespace {
 
+constexpr char kProbesHelp[] =
+    "attach the eBPF probes (queue pairs, thread delays, PCIe errors); 'mycroft doctor' lists them";
+
 const CLI::Validator& DurationCheck() {
   static const CLI::Validator check(
       [](std::string& text) {
@@ -234,6 +237,7 @@ std::unique_ptr<CLI::App> MakeApp(Options& options) {
       ->type_name("DURATION")
       ->check(DurationCheck());
   AddSampling(record, options);
+  record->add_flag("--probes", options.probes, kProbesHelp);
   AddConfigFlag(record, options, "--max-size", "record.max_size",
                 "drop the oldest part of a larger recording; 0: keep all");
   AddConfigFlag(record, options, "--max-age", "record.max_age",
@@ -277,6 +281,7 @@ std::unique_ptr<CLI::App> MakeApp(Options& options) {
       ->type_name("DURATION")
       ->check(DurationCheck());
   AddSampling(diagnose, options);
+  diagnose->add_flag("--probes", options.probes, kProbesHelp);
   diagnose->add_flag("--no-color", options.no_color, "no colours; NO_COLOR, too");
 
   CLI::App* exporter = verbs["export"];

@@ -43,6 +43,7 @@ struct Options {
   std::vector<std::string> command;  // run
   bool chain = false;                // run
   bool strict = false;               // doctor
+  bool probes = false;               // record, diagnose
   bool append = false;               // record
   bool once = false;                 // top
   std::string wait;                  // top

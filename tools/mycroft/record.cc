@@ -65,7 +65,9 @@ int RunRecord(const Config& config, const Options& options) {
       options.duration.empty() ? UINT64_MAX : ParseDuration(options.duration);
   if (!duration.ok()) return Fail(duration.status());
 
-  absl::StatusOr<std::unique_ptr<LiveSource>> source = OpenLive(config, options);
+  const absl::StatusOr<std::unique_ptr<KernelProbes>> probes = OpenProbes(options);
+  if (!probes.ok()) return Fail(probes.status());
+  absl::StatusOr<std::unique_ptr<LiveSource>> source = OpenLive(config, options, probes->get());
   if (!source.ok()) return Fail(source.status());
   std::shared_ptr<JobMetrics> metrics;
   std::unique_ptr<MetricsEndpoint> endpoint;
@@ -129,6 +131,7 @@ int RunRecord(const Config& config, const Options& options) {
     if (first_ns == 0) first_ns = now_ns;
     store.Check((*writer)->Append(snapshot));
     pipeline.Feed(snapshot);
+    ArmSuspected(pipeline, snapshot.host, probes->get());
     report(false);
     const bool seen = (*source)->process_count() > 0;
     if (seen && !observed) {

@@ -6,8 +6,10 @@
 #include <atomic>
 #include <ctime>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "userspace/base/units.h"
+#include "userspace/decode/bpf_kernel_probes.h"
 #include "userspace/report/text.h"
 #include "userspace/report/top/rows.h"
 #include "userspace/report/verdict.h"
@@ -62,8 +64,31 @@ PipelineOptions MakePipelineOptions(const Config& config) {
   return options;
 }
 
-absl::StatusOr<std::unique_ptr<LiveSource>> OpenLive(const Config& config, const Options& options) {
+absl::StatusOr<std::unique_ptr<KernelProbes>> OpenProbes(const Options& options) {
+  if (!options.probes) return std::unique_ptr<KernelProbes>();
+  absl::StatusOr<std::unique_ptr<BpfKernelProbes>> probes = BpfKernelProbes::Create({});
+  if (!probes.ok()) return probes.status();
+  return std::unique_ptr<KernelProbes>(*std::move(probes));
+}
+
+void ArmSuspected(Pipeline& pipeline, const std::string& host, KernelProbes* probes) {
+  if (probes == nullptr) return;
+  const std::map<std::string, DeepProbes> suspicions = pipeline.Suspicions();
+  const auto found = suspicions.find(host);
+  std::set<ProcessKey> processes;
+  uint64_t until_ns = 0;
+  if (found != suspicions.end()) {
+    for (const auto& [process, tid] : found->second.threads) processes.insert(process);
+    for (const DeepProbes::Qp& qp : found->second.qps) processes.insert(qp.process);
+    until_ns = found->second.until_ns;
+  }
+  probes->ArmDeep({processes.begin(), processes.end()}, until_ns);
+}
+
+absl::StatusOr<std::unique_ptr<LiveSource>> OpenLive(const Config& config, const Options& options,
+                                                     KernelProbes* probes) {
   LiveOptions live;
+  live.probes = probes;
   live.interval_ns = config.interval_ns;
   live.pids.insert(options.pids.begin(), options.pids.end());
   absl::StatusOr<std::unique_ptr<LiveSource>> source = LiveSource::Create(live);

@@ -15,14 +15,24 @@
 #include "tools/mycroft/options.h"
 #include "userspace/attribute/incident.h"
 #include "userspace/attribute/pipeline.h"
+#include "userspace/decode/kernel_probes.h"
 #include "userspace/decode/live_source.h"
 
 namespace mycroft {
 
 PipelineOptions MakePipelineOptions(const Config& config);
 
+// `probes` must outlive the source.
 [[nodiscard]] absl::StatusOr<std::unique_ptr<LiveSource>> OpenLive(const Config& config,
-                                                                   const Options& options);
+                                                                   const Options& options,
+                                                                   KernelProbes* probes = nullptr);
+
+// The kernel probes when `--probes` asks for them, else null. Without rights they are
+// there too, and their rows say what is missing.
+[[nodiscard]] absl::StatusOr<std::unique_ptr<KernelProbes>> OpenProbes(const Options& options);
+
+// Arms the deep probes for the processes that the pipeline suspects, on this host.
+void ArmSuspected(Pipeline& pipeline, const std::string& host, KernelProbes* probes);
 
 // While it lives, SIGINT, SIGTERM and SIGHUP interrupt the source; a second signal
 // ends the program at once. One at a time.
