@@ -250,7 +250,19 @@ bool Reader::ReadBatches() {
   if (!rows.ok()) return false;
   rows->Bind(1, batches_.empty() ? 0 : batches_.back().id);
   int code = SQLITE_ROW;
+  // Numbers have no gaps but those of batches that could not be written (a full disk). A
+  // damaged page may lose rows without an error.
+  int64_t before = 0;
   while ((code = rows->Step()) == SQLITE_ROW) {
+    const int64_t id = rows->Int(0);
+    if (before > 0 && id > before + 1 && info_.snapshots_lost == 0) {
+      info_.truncated = true;
+      if (info_.problem.empty()) {
+        info_.problem = "batches " + std::to_string(before + 1) + " to " + std::to_string(id - 1) +
+                        " are missing";
+      }
+    }
+    before = id;
     Batch batch;
     batch.id = rows->Int(0);
     batch.keyframe = rows->Int(1);
@@ -312,7 +324,14 @@ bool Reader::Decode(const Batch& batch) {
   if (!row.ok()) return damaged(std::string(row.status().message()));
   row->Bind(1, batch.id);
   const int code = row->Step();
-  if (code == SQLITE_DONE) return false;  // dropped meanwhile by retention: no damage
+  if (code == SQLITE_DONE) {
+    // Dropped meanwhile by retention, which drops the oldest first, or lost.
+    absl::StatusOr<Statement> older = Statement::Prepare(db_.get(), "SELECT min(id) FROM batch");
+    if (!older.ok() || older->Step() != SQLITE_ROW || older->Int(0) < batch.id) {
+      return damaged("it cannot be found any more");
+    }
+    return false;
+  }
   if (code != SQLITE_ROW) return damaged(sqlite3_errstr(code & 0xff));
   const std::string payload = row->Text(1);
   const auto crc =
