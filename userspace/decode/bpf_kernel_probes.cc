@@ -8,7 +8,7 @@ namespace mycroft {
 namespace {
 
 QpSample QpSampleOf(const VerbsQp& qp) {
-  static_assert(kQpOperationCount == MC_QP_OPERATIONS);
+  static_assert(int{kQpOperationCount} == int{MC_QP_OPERATIONS});
   QpSample out;
   out.device = qp.device;
   out.port = qp.port;

@@ -102,17 +102,23 @@ void HostProbes::WatchThread(uint32_t pid, uint32_t tid) {
   thread.pid = pid;
   thread.last.pid = pid;
   thread.last.tid = tid;
+  const int fd = set_->MapFd("host", "mc_host_threads");
   mc_host_thread entry = {};
-  // A thread that sleeps now may never be seen to switch. If it wakes up between these two
-  // lines its next switch puts the entry right.
+  if (Attached("host.delay") && !WriteMap(fd, tid, entry)) return;  // no room
+  // Watched from here on. A thread that sleeps already may never be seen to switch; one
+  // that was seen has a state that is better than what /proc says. (If it wakes up between
+  // the last two lines, its next switch puts the entry right.)
   const auto stat = ReadProcStat(absl::StrCat(proc_root_, "/", pid, "/task"), tid);
-  if (!stat) return;  // gone
+  if (!stat) {  // gone
+    DeleteFromMap(fd, tid);
+    return;
+  }
   if (stat->state == 'S') entry.state = MC_RUN_ASLEEP;
   if (stat->state == 'D') entry.state = MC_RUN_BLOCKED;
-  if (entry.state != MC_RUN_UNKNOWN) entry.since_ns = NowNs();
-  if (Attached("host.delay") &&
-      !WriteMap(set_->MapFd("host", "mc_host_threads"), tid, entry)) {
-    return;  // no room
+  entry.since_ns = NowNs();
+  if (entry.state != MC_RUN_UNKNOWN) {
+    const auto seen = ReadMap<mc_host_thread>(fd, tid);
+    if (seen && seen->state == MC_RUN_UNKNOWN) WriteMap(fd, tid, entry);
   }
   threads_.emplace(tid, std::move(thread));
 }
