@@ -177,7 +177,8 @@ const std::vector<ProbeSpec>& ProbeTable() {
       {.id = MC_PROBE_PCIE_IRQ,
        .name = "pcie.irq",
        .object = "pcie",
-       .question = "how many interrupts does each device of the job raise, and how long do they take?",
+       .question =
+           "how many interrupts does each device of the job raise, and how long do they take?",
        .alternatives = {{.method = ProbeMethod::kTracepoint,
                          .programs = {"pcie_irq_entry", "pcie_irq_exit"},
                          .target = "irq:irq_handler_entry, irq:irq_handler_exit (raw)"},
