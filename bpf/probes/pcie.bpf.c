@@ -161,14 +161,27 @@ static __always_inline int removal(const struct pci_dev *pci)
 	return 0;
 }
 
+/* The second contains a copy of the first, or calls it: then it counts twice. */
 SEC("fentry/pci_stop_and_remove_bus_device")
 int BPF_PROG(pcie_removal, const struct pci_dev *pci)
 {
 	return removal(pci);
 }
 
+SEC("fentry/pci_stop_and_remove_bus_device_locked")
+int BPF_PROG(pcie_removal_lock, const struct pci_dev *pci)
+{
+	return removal(pci);
+}
+
 SEC("kprobe/pci_stop_and_remove_bus_device")
 int BPF_KPROBE(pcie_removal_k, const struct pci_dev *pci)
+{
+	return removal(pci);
+}
+
+SEC("kprobe/pci_stop_and_remove_bus_device_locked")
+int BPF_KPROBE(pcie_removal_lock_k, const struct pci_dev *pci)
 {
 	return removal(pci);
 }

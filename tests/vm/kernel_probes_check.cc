@@ -168,8 +168,9 @@ bool Inject(const std::string& address, uint32_t uncorrectable, uint32_t correct
 }
 
 void CheckErrors(Probes* probes, const std::string& nic) {
-  Check(Shell("modprobe aer_inject") && WaitFor([] { return access("/dev/aer_inject", W_OK) == 0; }),
-        "aer_inject is loaded");
+  Check(
+      Shell("modprobe aer_inject") && WaitFor([] { return access("/dev/aer_inject", W_OK) == 0; }),
+      "aer_inject is loaded");
   for (int i = 0; i < 3; ++i) {
     Check(Inject(nic, 0, 0x40), "a correctable error is injected");
     WaitFor([&] { return probes->Row("pcie.aer").hits == static_cast<uint64_t>(i) + 1; });
@@ -214,9 +215,8 @@ void CheckDma(Probes* probes, const std::string& nic) {
   Shell("ip link set " + netdev + " down");
   const PcieDeviceRow before = probes->Device(nic);
   Check(Shell("ip link set " + netdev + " up"), "interface " + netdev + " is up");
-  WaitFor([&] {
-    return probes->Device(nic).dma_maps.value_or(0) > before.dma_maps.value_or(0) + 100;
-  });
+  WaitFor(
+      [&] { return probes->Device(nic).dma_maps.value_or(0) > before.dma_maps.value_or(0) + 100; });
   const PcieDeviceRow after = probes->Device(nic);
   const uint64_t maps = after.dma_maps.value_or(0) - before.dma_maps.value_or(0);
   const uint64_t bytes = after.dma_bytes.value_or(0) - before.dma_bytes.value_or(0);
@@ -299,7 +299,8 @@ void CheckSleep(Probes* probes) {
   std::string stack;
   if (!rows.empty())
     for (const std::string& name : rows[0].stack) stack += " " + name;
-  Check(stack.find("pipe_read") != std::string::npos, "the stack of a sleep has its function", stack);
+  Check(stack.find("pipe_read") != std::string::npos, "the stack of a sleep has its function",
+        stack);
   Check(!rows.empty() && rows[0].off_cpu_ns > 1'000'000, "the sleep is counted");
   if (write(fds[1], "x", 1) != 1) return;
   waitpid(child, nullptr, 0);
@@ -386,12 +387,12 @@ int Main() {
   {
     Probes probes({"pcie", "rdma"}, {ProbeMethod::kFentry});
     const bool dma_tracepoints = access("/sys/kernel/tracing/events/dma", F_OK) == 0;
-    CheckAttached(probes, {{"pcie.removal", ProbeMethod::kKprobe},
-                           {"pcie.recovery", ProbeMethod::kKprobe},
-                           {"pcie.dma", dma_tracepoints ? ProbeMethod::kTracepoint
-                                                        : ProbeMethod::kKprobe},
-                           {"rdma.port_events", ProbeMethod::kKprobe},
-                           {"rdma.qp_events", ProbeMethod::kKprobe}});
+    CheckAttached(probes,
+                  {{"pcie.removal", ProbeMethod::kKprobe},
+                   {"pcie.recovery", ProbeMethod::kKprobe},
+                   {"pcie.dma", dma_tracepoints ? ProbeMethod::kTracepoint : ProbeMethod::kKprobe},
+                   {"rdma.port_events", ProbeMethod::kKprobe},
+                   {"rdma.qp_events", ProbeMethod::kKprobe}});
     CheckDma(&probes, nic);
     CheckRemoval(&probes, nic);
     CheckRdma(&probes);

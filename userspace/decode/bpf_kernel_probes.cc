@@ -15,8 +15,8 @@ QpSample QpSampleOf(const VerbsQp& qp) {
   out.number = qp.number;
   out.created_ns = qp.created_ns;
   out.destroyed = qp.destroyed;
-  out.state = static_cast<QpState>(
-      std::min<uint32_t>(qp.state, static_cast<uint32_t>(QpState::kUnknown)));
+  out.state =
+      static_cast<QpState>(std::min<uint32_t>(qp.state, static_cast<uint32_t>(QpState::kUnknown)));
   out.state_ns = qp.state_ns;
   out.remote_number = qp.remote_number;
   out.remote_gid = qp.remote_gid;
@@ -230,9 +230,8 @@ void BpfKernelProbes::TakeEvents(KernelReadings* out) {
     e.text = std::move(event.text);
     out->events.push_back(std::move(e));
   }
-  std::stable_sort(
-      out->events.begin(), out->events.end(),
-      [](const HardwareEvent& a, const HardwareEvent& b) { return a.t_ns < b.t_ns; });
+  std::stable_sort(out->events.begin(), out->events.end(),
+                   [](const HardwareEvent& a, const HardwareEvent& b) { return a.t_ns < b.t_ns; });
 }
 
 KernelReadings BpfKernelProbes::Collect(uint64_t now_ns) {
@@ -298,7 +297,8 @@ void BpfKernelProbes::ArmDeep(const std::vector<ProcessKey>& processes, uint64_t
   armed_ = pids;
   for (const char* probe : {"verbs.completions", "verbs.post_failures"}) {
     if (dropped || targets.empty()) set_->Disarm(probe);
-    if (!targets.empty()) set_->Arm(probe, targets, until_ns).IgnoreError();
+    // Each for itself: a process without RDMA does not keep the others from it.
+    for (const uint64_t& pid : targets) set_->Arm(probe, {&pid, 1}, until_ns).IgnoreError();
   }
   host_.ArmStacks(tids, until_ns).IgnoreError();
 }

@@ -29,8 +29,7 @@ namespace mycroft {
 class BpfKernelProbes final : public KernelProbes {
  public:
   // As ProbeSet::Create: without rights it is there, and its probes say what is missing.
-  static absl::StatusOr<std::unique_ptr<BpfKernelProbes>> Create(
-      const ProbeSet::Options& options);
+  static absl::StatusOr<std::unique_ptr<BpfKernelProbes>> Create(const ProbeSet::Options& options);
   ~BpfKernelProbes() override;
 
   void Watch(const std::vector<WatchedProcess>& processes,

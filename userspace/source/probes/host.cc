@@ -17,13 +17,13 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
-#include "userspace/source/proc.h"
 #include "userspace/source/probes/map_access.h"
+#include "userspace/source/proc.h"
 
 namespace mycroft {
 namespace {
 
-constexpr size_t kMaxConnections = 4096;  // max_entries of the map
+constexpr size_t kMaxConnections = 4096;   // max_entries of the map
 constexpr size_t kMaxDescriptors = 65536;  // of a process that are looked at
 constexpr size_t kMaxEvents = 1024;
 // A sleep that goes on is worth a look at its stack from here on.
@@ -102,17 +102,23 @@ void HostProbes::WatchThread(uint32_t pid, uint32_t tid) {
   thread.pid = pid;
   thread.last.pid = pid;
   thread.last.tid = tid;
+  const int fd = set_->MapFd("host", "mc_host_threads");
   mc_host_thread entry = {};
-  // A thread that sleeps now may never be seen to switch. If it wakes up between these two
-  // lines its next switch puts the entry right.
+  if (Attached("host.delay") && !WriteMap(fd, tid, entry)) return;  // no room
+  // Watched from here on. A thread that sleeps already may never be seen to switch; one
+  // that was seen has a state that is better than what /proc says. (If it wakes up between
+  // the last two lines, its next switch puts the entry right.)
   const auto stat = ReadProcStat(absl::StrCat(proc_root_, "/", pid, "/task"), tid);
-  if (!stat) return;  // gone
+  if (!stat) {  // gone
+    DeleteFromMap(fd, tid);
+    return;
+  }
   if (stat->state == 'S') entry.state = MC_RUN_ASLEEP;
   if (stat->state == 'D') entry.state = MC_RUN_BLOCKED;
-  if (entry.state != MC_RUN_UNKNOWN) entry.since_ns = NowNs();
-  if (Attached("host.delay") &&
-      !WriteMap(set_->MapFd("host", "mc_host_threads"), tid, entry)) {
-    return;  // no room
+  entry.since_ns = NowNs();
+  if (entry.state != MC_RUN_UNKNOWN) {
+    const auto seen = ReadMap<mc_host_thread>(fd, tid);
+    if (seen && seen->state == MC_RUN_UNKNOWN) WriteMap(fd, tid, entry);
   }
   threads_.emplace(tid, std::move(thread));
 }
@@ -241,8 +247,7 @@ void HostProbes::TakeStack(uint32_t tid, uint64_t asleep_ns, Thread* thread) {
   }
   if (asleep_ns < kLongSleepNs || asleep_ns <= thread->stack.sleep_ns) return;
   mc_host_stack now = {};
-  const auto bytes =
-      RunTaskIterator(set_->ProgramFd("host", "host_stack_now"), tid, sizeof(now));
+  const auto bytes = RunTaskIterator(set_->ProgramFd("host", "host_stack_now"), tid, sizeof(now));
   if (!Decode(bytes, &now) || now.tid != tid || now.frames == 0) return;
   now.sleep_ns = asleep_ns;
   thread->stack = now;
@@ -279,7 +284,8 @@ std::vector<std::string> HostProbes::Names(const mc_host_stack& stack) {
 
 absl::Status HostProbes::ArmStacks(std::span<const uint32_t> tids, uint64_t until_ns) {
   if (!tids.empty() && !(Attached("host.delay") && Attached("host.sleep_stack"))) {
-    return absl::FailedPreconditionError("stacks of sleep: host.delay or host.sleep_stack is not attached");
+    return absl::FailedPreconditionError(
+        "stacks of sleep: host.delay or host.sleep_stack is not attached");
   }
   const int fd = set_->MapFd("host", "mc_host_stacks");
   std::vector<uint64_t> targets;
@@ -353,13 +359,13 @@ std::vector<ProcessHostRow> HostProbes::Processes() {
       if (more == 0 || owner == owners_.end() || owner->second == 0) continue;
       retransmits_[owner->second] += more;
       if (events_.size() < kMaxEvents) {
-        events_.push_back({.t_ns = connection.last_ns,
-                           .kind = HostEventKind::kRetransmit,
-                           .pid = owner->second,
-                           .number = static_cast<uint32_t>(std::min<uint64_t>(more, UINT32_MAX)),
-                           .text = absl::StrCat(ConnectionText(key), ": ", more,
-                                                " segments sent again, ", connection.count,
-                                                " in all")});
+        events_.push_back(
+            {.t_ns = connection.last_ns,
+             .kind = HostEventKind::kRetransmit,
+             .pid = owner->second,
+             .number = static_cast<uint32_t>(std::min<uint64_t>(more, UINT32_MAX)),
+             .text = absl::StrCat(ConnectionText(key), ": ", more, " segments sent again, ",
+                                  connection.count, " in all")});
       }
     }
     connections_ = std::move(now);

@@ -119,10 +119,10 @@ class HostProbes {
   std::string proc_root_;
   int kallsyms_ = -1;
   std::set<std::string> attached_;
-  std::map<uint32_t, uint64_t> processes_;  // pid -> start time
-  std::map<uint32_t, Thread> threads_;      // by tid
-  std::map<uint32_t, uint64_t> retransmits_;       // by pid
-  std::map<uint64_t, uint32_t> owners_;            // inode -> pid, 0: none of ours
+  std::map<uint32_t, uint64_t> processes_;    // pid -> start time
+  std::map<uint32_t, Thread> threads_;        // by tid
+  std::map<uint32_t, uint64_t> retransmits_;  // by pid
+  std::map<uint64_t, uint32_t> owners_;       // inode -> pid, 0: none of ours
   std::map<mc_host_connection, Connection, ConnectionLess> connections_;
   std::vector<HostEvent> events_;
   uint64_t malformed_ = 0;

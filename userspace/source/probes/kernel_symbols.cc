@@ -41,8 +41,7 @@ absl::StatusOr<KernelSymbols> KernelSymbols::Parse(std::string_view text) {
     text.remove_prefix(std::min(end + 1, text.size()));
     // "ffffffff81000000 T name" or "ffffffffc0123000 t name\t[module]"
     uint64_t address = 0;
-    const auto [rest, error] =
-        std::from_chars(line.data(), line.data() + line.size(), address, 16);
+    const auto [rest, error] = std::from_chars(line.data(), line.data() + line.size(), address, 16);
     if (error != std::errc()) continue;
     line.remove_prefix(static_cast<size_t>(rest - line.data()));
     if (line.size() < 4 || line[0] != ' ' || line[2] != ' ') continue;
@@ -50,8 +49,8 @@ absl::StatusOr<KernelSymbols> KernelSymbols::Parse(std::string_view text) {
     if (address == 0 || std::strchr("tTwW", line[1]) == nullptr) continue;
     line = line.substr(3, 512);
     if (out.names_.size() + line.size() > UINT32_MAX) break;
-    out.symbols_.push_back({address, static_cast<uint32_t>(out.names_.size()),
-                            static_cast<uint32_t>(line.size())});
+    out.symbols_.push_back(
+        {address, static_cast<uint32_t>(out.names_.size()), static_cast<uint32_t>(line.size())});
     for (char c : line) out.names_.push_back(c == '\t' ? ' ' : c);
   }
   if (out.symbols_.empty()) {

@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "userspace/source/proc.h"
 #include "userspace/source/probes/map_access.h"
+#include "userspace/source/proc.h"
 
 namespace mycroft {
 namespace {
@@ -28,17 +28,25 @@ std::string Name(const char* bytes, size_t size) {
 
 const char* RdmaEventName(uint32_t event) {
   // enum ib_event_type, include/rdma/ib_verbs.h
-  static constexpr std::array<const char*, 19> kNames = {
-      "completion queue error",      "queue pair: fatal error",
-      "queue pair: request error",   "queue pair: access error",
-      "communication established",   "send queue drained",
-      "path migrated",               "path migration error",
-      "device: fatal error",         "port active",
-      "port error (down)",           "LID changed",
-      "partition keys changed",      "subnet manager changed",
-      "shared receive queue error",  "shared receive queue limit reached",
-      "last work request reached",   "client reregistration",
-      "GID table changed"};
+  static constexpr std::array<const char*, 19> kNames = {"completion queue error",
+                                                         "queue pair: fatal error",
+                                                         "queue pair: request error",
+                                                         "queue pair: access error",
+                                                         "communication established",
+                                                         "send queue drained",
+                                                         "path migrated",
+                                                         "path migration error",
+                                                         "device: fatal error",
+                                                         "port active",
+                                                         "port error (down)",
+                                                         "LID changed",
+                                                         "partition keys changed",
+                                                         "subnet manager changed",
+                                                         "shared receive queue error",
+                                                         "shared receive queue limit reached",
+                                                         "last work request reached",
+                                                         "client reregistration",
+                                                         "GID table changed"};
   return event < kNames.size() ? kNames[event] : "unknown event";
 }
 
@@ -62,8 +70,8 @@ bool IsPciAddress(std::string_view name) {
     return true;
   };
   const size_t domain = name.find(':');
-  return domain != std::string_view::npos && domain >= 4 && domain <= 8 && hex(domain) &&
-         is(':') && hex(2) && is(':') && hex(2) && is('.') && name.size() == 1 && name[0] >= '0' &&
+  return domain != std::string_view::npos && domain >= 4 && domain <= 8 && hex(domain) && is(':') &&
+         hex(2) && is(':') && hex(2) && is('.') && name.size() == 1 && name[0] >= '0' &&
          name[0] <= '7';
 }
 
@@ -72,20 +80,30 @@ std::string AerStatusText(uint32_t status, bool correctable) {
     uint32_t bit;
     const char* name;
   };
-  static constexpr Bit kCorrectable[] = {
-      {0, "Receiver Error"},          {6, "Bad TLP"},
-      {7, "Bad DLLP"},                {8, "Replay Number Rollover"},
-      {12, "Replay Timer Timeout"},   {13, "Advisory Non-Fatal Error"},
-      {14, "Corrected Internal Error"}, {15, "Header Log Overflow"}};
-  static constexpr Bit kUncorrectable[] = {
-      {4, "Data Link Protocol Error"}, {5, "Surprise Down"},
-      {12, "Poisoned TLP"},            {13, "Flow Control Protocol Error"},
-      {14, "Completion Timeout"},      {15, "Completer Abort"},
-      {16, "Unexpected Completion"},   {17, "Receiver Overflow"},
-      {18, "Malformed TLP"},           {19, "ECRC Error"},
-      {20, "Unsupported Request"},     {21, "ACS Violation"},
-      {22, "Uncorrectable Internal Error"}, {23, "MC Blocked TLP"},
-      {24, "AtomicOp Egress Blocked"}, {25, "TLP Prefix Blocked"}};
+  static constexpr Bit kCorrectable[] = {{0, "Receiver Error"},
+                                         {6, "Bad TLP"},
+                                         {7, "Bad DLLP"},
+                                         {8, "Replay Number Rollover"},
+                                         {12, "Replay Timer Timeout"},
+                                         {13, "Advisory Non-Fatal Error"},
+                                         {14, "Corrected Internal Error"},
+                                         {15, "Header Log Overflow"}};
+  static constexpr Bit kUncorrectable[] = {{4, "Data Link Protocol Error"},
+                                           {5, "Surprise Down"},
+                                           {12, "Poisoned TLP"},
+                                           {13, "Flow Control Protocol Error"},
+                                           {14, "Completion Timeout"},
+                                           {15, "Completer Abort"},
+                                           {16, "Unexpected Completion"},
+                                           {17, "Receiver Overflow"},
+                                           {18, "Malformed TLP"},
+                                           {19, "ECRC Error"},
+                                           {20, "Unsupported Request"},
+                                           {21, "ACS Violation"},
+                                           {22, "Uncorrectable Internal Error"},
+                                           {23, "MC Blocked TLP"},
+                                           {24, "AtomicOp Egress Blocked"},
+                                           {25, "TLP Prefix Blocked"}};
   std::vector<std::string> names;
   const auto add = [&](std::span<const Bit> bits) {
     for (const Bit& b : bits) {
@@ -213,8 +231,8 @@ bool PcieProbes::TakeRecord(const mc_event& header, std::span<const std::byte> r
     event.number = raw.number;
     event.code = raw.event;
     event.count = 1;
-    event.text = absl::StrCat(RdmaEventName(raw.event), " (", qp ? "queue pair " : "port ",
-                              raw.number, ")");
+    event.text =
+        absl::StrCat(RdmaEventName(raw.event), " (", qp ? "queue pair " : "port ", raw.number, ")");
   } else if (header.kind >= MC_EVENT_PCIE_AER && header.kind <= MC_EVENT_PCIE_DMA_FAILURE) {
     mc_event_pcie raw;
     if (record.size() < sizeof(raw)) {
@@ -230,19 +248,20 @@ bool PcieProbes::TakeRecord(const mc_event& header, std::span<const std::byte> r
       event.kind = PcieEventKind::kAer;
       event.number = raw.status;
       const bool corrected = raw.severity == 2;
-      event.severity = corrected            ? PcieSeverity::kCorrected
+      event.severity = corrected           ? PcieSeverity::kCorrected
                        : raw.severity == 1 ? PcieSeverity::kFatal
                                            : PcieSeverity::kNonFatal;
       event.text = absl::StrCat(AerStatusText(raw.status, corrected), " (",
-                                corrected            ? "corrected"
+                                corrected           ? "corrected"
                                 : raw.severity == 1 ? "fatal"
                                                     : "non-fatal",
                                 so_far, ")");
     } else if (header.kind == MC_EVENT_PCIE_REMOVAL) {
       event.kind = PcieEventKind::kRemoved;
       event.severity = PcieSeverity::kFatal;
-      event.text = absl::StrCat("removed from the bus (", absl::Hex(raw.detail >> 16, absl::kZeroPad4),
-                                ":", absl::Hex(raw.detail & 0xffff, absl::kZeroPad4), ")");
+      event.text =
+          absl::StrCat("removed from the bus (", absl::Hex(raw.detail >> 16, absl::kZeroPad4), ":",
+                       absl::Hex(raw.detail & 0xffff, absl::kZeroPad4), ")");
     } else if (header.kind == MC_EVENT_PCIE_RECOVERY) {
       event.kind = PcieEventKind::kRecovery;
       event.severity = raw.severity == 1 ? PcieSeverity::kNonFatal : PcieSeverity::kFatal;

@@ -17,9 +17,9 @@
 #include <map>
 #include <thread>
 
-#include "userspace/source/proc.h"
 #include "userspace/source/probes/pcie.h"
 #include "userspace/source/probes/testing/bpf_machine.h"
+#include "userspace/source/proc.h"
 
 namespace mycroft {
 namespace {
@@ -114,8 +114,7 @@ TEST(PcieBpfTest, InterruptsOfADeviceAreCountedWithTheirTime) {
     }
   }
   unlink(path.c_str());
-  if (count == 0)
-    GTEST_SKIP() << "SKIPPED, NOTHING WAS TESTED: no PCI device raised an interrupt";
+  if (count == 0) GTEST_SKIP() << "SKIPPED, NOTHING WAS TESTED: no PCI device raised an interrupt";
   EXPECT_GE(ns, count * 20);          // a handler takes more than 20 ns
   EXPECT_LT(ns, count * 50'000'000);  // and less than 50 ms
   EXPECT_GE(RowsOf(*set).at("pcie.irq").hits, count);
@@ -172,9 +171,9 @@ TEST(PcieBpfTest, NothingStaysBehind) {
 TEST(PcieTest, Addresses) {
   EXPECT_TRUE(IsPciAddress("0000:3b:00.0"));
   EXPECT_TRUE(IsPciAddress("10000:e1:1f.7"));
-  for (const char* name : {"", "0000", "0000:3b:00.8", "0000:3b:00.", "0000:3b:00.0x", "0000:3B:00.0",
-                           "virtio0", "000:3b:00.0", ":3b:00.0", "0000:3b:0.0", "0000/3b:00.0",
-                           "0000:../../x"}) {
+  for (const char* name :
+       {"", "0000", "0000:3b:00.8", "0000:3b:00.", "0000:3b:00.0x", "0000:3B:00.0", "virtio0",
+        "000:3b:00.0", ":3b:00.0", "0000:3b:0.0", "0000/3b:00.0", "0000:../../x"}) {
     EXPECT_FALSE(IsPciAddress(name)) << name;
   }
 }
