@@ -81,7 +81,7 @@ TEST(RenderTop, DevicesOfARankAndTheLevelOfTheProbes) {
   TopState state;
   state.screen = TopScreen::kRank;
   state.opened = {RowId::Kind::kRank, 0x9a40ddbf57b04e, 0};
-  const std::string text = Draw(HardwareSample4(), state, {100, 40});
+  const std::string text = Draw(HardwareSample4(), state, {140, 40});
   for (const char* part :
        {"GPU 0000:3b:00.0, path ", "link 32 GT/s x8", "! the link of GPU 0000:3b:00.0 runs at",
         "NIC 0000:3c:00.0 (mlx5_0, mlx5_1)", "port 1 DOWN Polling 400 Gb/s eth0",
@@ -89,8 +89,8 @@ TEST(RenderTop, DevicesOfARankAndTheLevelOfTheProbes) {
     EXPECT_THAT(text, HasSubstr(part));
   }
   state.opened.rank = 1;  // has none of them
-  EXPECT_THAT(Draw(HardwareSample4(), state, {100, 40}), Not(HasSubstr("0000:3b:00.0")));
-  EXPECT_THAT(Draw(StuckSample(), {}, {100, 40}), Not(HasSubstr("deep probes")));
+  EXPECT_THAT(Draw(HardwareSample4(), state, {140, 40}), Not(HasSubstr("0000:3b:00.0")));
+  EXPECT_THAT(Draw(StuckSample(), {}, {140, 40}), Not(HasSubstr("deep probes")));
 }
 
 TEST(RenderTop, HelpFits80x24) {
