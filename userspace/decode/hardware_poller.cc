@@ -228,7 +228,14 @@ std::vector<std::string> HardwarePoller::PollDevices(uint64_t now_ns,
   for (const std::string& address : wanted) {
     if (functions_.count(address) == 0 && functions_.size() >= kMaxFunctions) continue;
     Function& known = functions_[address];
-    std::optional<PciFunction> now = ReadPciFunction(sys_, address);
+    // Most of it does not move: all is read now and then, and when it comes back.
+    std::optional<PciFunction>& now = known.read;
+    if (!now || now->config.unreachable || now_ns >= known.next_full_ns) {
+      now = ReadPciFunction(sys_, address);
+      known.next_full_ns = now_ns + kRescanNs;
+    } else if (!RefreshPciFunction(sys_, *now)) {
+      now.reset();
+    }
     if (!now) {
       if (PresenceOf(folder, address) != Presence::kAbsent) continue;  // a failed read
       if (!known.last) continue;  // never seen: no statement

@@ -23,6 +23,7 @@
 
 #include "userspace/decode/hardware.h"
 #include "userspace/decode/kernel_probes.h"
+#include "userspace/source/pci.h"
 #include "userspace/source/sysfs.h"
 
 namespace mycroft {
@@ -57,6 +58,8 @@ class HardwarePoller {
   struct Function {
     std::vector<std::string> path;  // to the root
     std::optional<PciSample> last;
+    std::optional<PciFunction> read;  // as it was read last; empty: read all of it
+    uint64_t next_full_ns = 0;
     CounterTracker aer[3];
     std::optional<uint64_t> seen_aer[3];
   };

@@ -39,6 +39,29 @@ std::optional<uint64_t> ReadAer(const std::string& folder, const char* kind, boo
   return text ? ParseAerTotal(*text) : std::nullopt;
 }
 
+std::optional<double> ReadSpeed(const std::string& path) {
+  const auto text = ReadFirstLine(path);
+  return text ? ParseLinkSpeed(*text) : std::nullopt;
+}
+
+std::optional<uint32_t> ReadWidth(const std::string& path) {
+  const auto text = ReadFirstLine(path);
+  return text ? ParseLinkWidth(*text) : std::nullopt;
+}
+
+void ReadMoving(const std::string& folder, PciFunction& function) {
+  function.speed_gts.reset();
+  function.width.reset();
+  if (!function.config.unreachable) {  // else the link files make numbers of all ones
+    function.speed_gts = ReadSpeed(folder + "/current_link_speed");
+    function.width = ReadWidth(folder + "/current_link_width");
+  }
+  const bool bridge = IsBridgeClass(function.class_code);
+  function.aer_correctable = ReadAer(folder, "correctable", bridge);
+  function.aer_nonfatal = ReadAer(folder, "nonfatal", bridge);
+  function.aer_fatal = ReadAer(folder, "fatal", bridge);
+}
+
 }  // namespace
 
 bool IsPciAddress(const std::string& text) {
@@ -184,25 +207,23 @@ std::optional<PciFunction> ReadPciFunction(const std::string& sys_root,
     function.config = ParsePciConfig(*config);
     function.config_bytes = config->size();
   }
-  if (!function.config.unreachable) {  // else the link files make numbers of all ones
-    const auto speed = [&](const char* name) {
-      const auto text = ReadFirstLine(folder + "/" + name);
-      return text ? ParseLinkSpeed(*text) : std::nullopt;
-    };
-    const auto width = [&](const char* name) {
-      const auto text = ReadFirstLine(folder + "/" + name);
-      return text ? ParseLinkWidth(*text) : std::nullopt;
-    };
-    function.speed_gts = speed("current_link_speed");
-    function.max_speed_gts = speed("max_link_speed");
-    function.width = width("current_link_width");
-    function.max_width = width("max_link_width");
+  if (!function.config.unreachable) {
+    function.max_speed_gts = ReadSpeed(folder + "/max_link_speed");
+    function.max_width = ReadWidth(folder + "/max_link_width");
   }
-  const bool bridge = IsBridgeClass(function.class_code);
-  function.aer_correctable = ReadAer(folder, "correctable", bridge);
-  function.aer_nonfatal = ReadAer(folder, "nonfatal", bridge);
-  function.aer_fatal = ReadAer(folder, "fatal", bridge);
+  ReadMoving(folder, function);
   return function;
+}
+
+bool RefreshPciFunction(const std::string& sys_root, PciFunction& function) {
+  if (!IsPciAddress(function.address)) return false;
+  const std::string folder = Folder(sys_root, function.address);
+  if (access(folder.c_str(), F_OK) != 0) return false;
+  if (const auto config = ReadSmallFile(folder + "/config", 4)) {
+    function.config.unreachable = ParsePciConfig(*config).unreachable;
+  }
+  ReadMoving(folder, function);
+  return true;
 }
 
 bool IsGpuClass(uint32_t class_code) { return class_code >> 16 == 0x03; }

@@ -82,6 +82,11 @@ struct PciFunction {
 std::optional<PciFunction> ReadPciFunction(const std::string& sys_root,
                                            const std::string& address);
 
+// Reads again what changes while a device works: the link, whether it answers, the error
+// counters; about a third of the cost. The rest of `function` stays as it was. False: no
+// such function now.
+bool RefreshPciFunction(const std::string& sys_root, PciFunction& function);
+
 bool IsGpuClass(uint32_t class_code);     // display controllers: 03xxxx
 bool IsNicClass(uint32_t class_code);     // network controllers: 02xxxx
 bool IsBridgeClass(uint32_t class_code);  // PCI to PCI: 0604xx

@@ -162,6 +162,30 @@ TEST(Pci, AFunction) {
   EXPECT_FALSE(ReadPciFunction(host.sys(), "../../../etc"));
 }
 
+TEST(Pci, ARefreshReadsWhatMoves) {
+  const FixtureHost host;
+  host.AddPci({kRoot, kGpu}, "0x030200", "32.0 GT/s PCIe", "16", "32.0 GT/s PCIe", "16",
+              FixtureHost::Config(0x10de, 0x2330, 0, 2, true, false), "nvidia");
+  auto gpu = ReadPciFunction(host.sys(), kGpu);
+  ASSERT_TRUE(gpu);
+  host.Write(host.PciFolder(kGpu) + "current_link_speed", "5.0 GT/s PCIe\n");
+  host.SetAer(kGpu, 4, 0, 0);
+  ASSERT_TRUE(RefreshPciFunction(host.sys(), *gpu));
+  EXPECT_EQ(gpu->speed_gts, 5.0);
+  EXPECT_EQ(gpu->width, 16u);
+  EXPECT_EQ(gpu->aer_correctable, 4u);
+  EXPECT_EQ(gpu->max_speed_gts, 32.0);
+  EXPECT_EQ(gpu->driver, "nvidia");
+  EXPECT_EQ(gpu->config.max_read_request, 512u);
+  host.Write(host.PciFolder(kGpu) + "config", std::string(4096, '\xff'));
+  ASSERT_TRUE(RefreshPciFunction(host.sys(), *gpu));
+  EXPECT_TRUE(gpu->config.unreachable);
+  EXPECT_EQ(gpu->speed_gts, std::nullopt);
+  EXPECT_EQ(gpu->max_width, 16u);
+  host.RemovePci(kGpu);
+  EXPECT_FALSE(RefreshPciFunction(host.sys(), *gpu));
+}
+
 TEST(Pci, ARootPortTellsWhatArrivedFromBelow) {
   const FixtureHost host;
   host.AddPci({kRoot}, "0x060400", "16.0 GT/s PCIe", "8", "16.0 GT/s PCIe", "16");
