@@ -18,7 +18,6 @@ constexpr uint64_t kSecond = 1'000'000'000;
 constexpr uint64_t kBeforeNs = 5 * kSecond;      // a cause may precede what stands still
 constexpr uint64_t kBaselineNs = 120 * kSecond;  // of the counters
 constexpr uint64_t kPollNs = 2 * kSecond;        // how late a polled value may be
-constexpr uint64_t kMicrosecond = 1000;
 constexpr double kStarvedStuck = 0.5, kStarvedSlow = 0.2;
 constexpr size_t kAllWorkers = 1024;           // in larger jobs only those concerned are looked at
 constexpr size_t kSiblings = 64;               // to compare a link with

@@ -108,7 +108,7 @@ std::vector<DeviceView> DevicesOf(const HostHardware& host) {
   std::map<std::string, DeviceView> software;  // by RDMA device
   for (const auto& [key, process] : host.processes) {
     if (process.exited_ns != 0) continue;
-    const auto use = [&](const std::string& address) -> DeviceView* {
+    const auto use = [&, &key = key](const std::string& address) -> DeviceView* {
       if (host.pci.count(address) == 0) return nullptr;
       const auto [it, added] = devices.try_emplace(address);
       if (added) it->second = ViewDevice(host, address);
