@@ -156,6 +156,10 @@ ProbeSample ProbeSampleOf(const ProbeRow& row) {
   out.armed = row.armed;
   out.attached = row.attached;
   out.problem = row.problem;
+  // Nothing to attach to yet is no lack.
+  if (row.method == ProbeMethod::kUprobe && out.attached.empty() && out.problem.empty()) {
+    out.attached = "uprobe, once a watched process opens an RDMA device";
+  }
   out.lost = row.lost;
   out.cost_ns = row.cost_ns;
   out.hits = row.hits;
