@@ -27,7 +27,7 @@ constexpr FaultInfo kFaults[] = {
     {FaultKind::kRnrLate, "rnr-late", "nic", "slow", "us per receive", 20000, FaultNeeds::kVerbs},
     // A failed queue pair does not come back.
     {FaultKind::kBadRkey, "bad-rkey", "app", "hang", "", 0, FaultNeeds::kVerbs, true},
-    {FaultKind::kWrongGid, "wrong-gid", "nic", "hang", "GID index", 1, FaultNeeds::kVerbs, true},
+    {FaultKind::kWrongGid, "wrong-gid", "nic", "hang", "GID index", 2, FaultNeeds::kVerbs, true},
     {FaultKind::kMtuMismatch, "mtu-mismatch", "nic", "hang", "bytes", 1024, FaultNeeds::kVerbs,
      true},
 };
