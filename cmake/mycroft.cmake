@@ -54,4 +54,8 @@ function(mycroft_test name)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${A_TIMEOUT} LABELS "${A_LABELS}"
     ENVIRONMENT "${A_ENV}" RUN_SERIAL ${A_ALONE})
+  if(name MATCHES "_bpf_test$")
+    # They count the programs of the whole host: one at a time.
+    set_tests_properties(${name} PROPERTIES RESOURCE_LOCK bpf)
+  endif()
 endfunction()
