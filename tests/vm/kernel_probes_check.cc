@@ -31,6 +31,7 @@
 #include <thread>
 #include <vector>
 
+#include "userspace/base/clock.h"
 #include "userspace/source/probes/host.h"
 #include "userspace/source/probes/pcie.h"
 #include "userspace/source/probes/probe_set.h"
@@ -46,12 +47,6 @@ bool Check(bool ok, const std::string& what, const std::string& detail = "") {
   std::fflush(stdout);
   if (!ok) ++failures;
   return ok;
-}
-
-uint64_t NowNs() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
 }
 
 bool Shell(const std::string& command) { return std::system(command.c_str()) == 0; }
@@ -100,13 +95,13 @@ struct Probes {
     ProbeSet::Options options;
     options.objects = std::move(objects);
     options.avoid = std::move(avoid);
-    const uint64_t begin = NowNs();
+    const uint64_t begin = MonotonicNs();
     auto created = ProbeSet::Create(options);
     if (!created.ok()) {
       Check(false, "create", created.status().ToString());
       std::exit(1);
     }
-    std::printf("# loaded and attached in %.1f s\n", static_cast<double>(NowNs() - begin) / 1e9);
+    std::printf("# loaded and attached in %.1f s\n", static_cast<double>(MonotonicNs() - begin) / 1e9);
     set = *std::move(created);
     host = std::make_unique<HostProbes>(set.get());
     pcie = std::make_unique<PcieProbes>(set.get());
@@ -287,12 +282,12 @@ void CheckSleep(Probes* probes) {
   const auto pid = static_cast<uint32_t>(child);
   probes->host->Watch(std::vector<HostWatch>{{.pid = pid, .start_time = 1, .tids = {}}});
   const absl::Status armed =
-      probes->host->ArmStacks(std::vector<uint32_t>{pid}, NowNs() + 120'000'000'000);
+      probes->host->ArmStacks(std::vector<uint32_t>{pid}, MonotonicNs() + 120'000'000'000);
   Check(armed.ok(), "stacks of sleep are armed", armed.ToString());
   std::vector<ThreadDelayRow> rows;
   WaitFor(
       [&] {
-        rows = probes->host->Threads(NowNs());
+        rows = probes->host->Threads(MonotonicNs());
         return rows.size() == 1 && !rows[0].stack.empty();
       },
       60);

@@ -71,8 +71,7 @@ absl::StatusOr<std::unique_ptr<KernelProbes>> OpenProbes(const Options& options)
   return std::unique_ptr<KernelProbes>(*std::move(probes));
 }
 
-void ArmSuspected(Pipeline& pipeline, const std::string& host, KernelProbes* probes) {
-  if (probes == nullptr) return;
+void ArmSuspected(Pipeline& pipeline, const std::string& host, LiveSource& source) {
   const std::map<std::string, DeepProbes> suspicions = pipeline.Suspicions();
   const auto found = suspicions.find(host);
   std::set<ProcessKey> processes;
@@ -82,7 +81,7 @@ void ArmSuspected(Pipeline& pipeline, const std::string& host, KernelProbes* pro
     for (const DeepProbes::Qp& qp : found->second.qps) processes.insert(qp.process);
     until_ns = found->second.until_ns;
   }
-  probes->ArmDeep({processes.begin(), processes.end()}, until_ns);
+  source.ArmDeep({processes.begin(), processes.end()}, until_ns);
 }
 
 absl::StatusOr<std::unique_ptr<LiveSource>> OpenLive(const Config& config, const Options& options,

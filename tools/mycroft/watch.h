@@ -31,8 +31,9 @@ PipelineOptions MakePipelineOptions(const Config& config);
 // there too, and their rows say what is missing.
 [[nodiscard]] absl::StatusOr<std::unique_ptr<KernelProbes>> OpenProbes(const Options& options);
 
-// Arms the deep probes for the processes that the pipeline suspects, on this host.
-void ArmSuspected(Pipeline& pipeline, const std::string& host, KernelProbes* probes);
+// Arms the deep probes of a source for the processes that the pipeline suspects on this
+// host; without probes nothing happens.
+void ArmSuspected(Pipeline& pipeline, const std::string& host, LiveSource& source);
 
 // While it lives, SIGINT, SIGTERM and SIGHUP interrupt the source; a second signal
 // ends the program at once. One at a time.

@@ -23,12 +23,9 @@ constexpr uint64_t kUnknownRhythmNs = 10 * kSecond;  // until usual waits are kn
 constexpr uint64_t kDeadNs = kSecond / 2;
 constexpr uint64_t kNoVerdictNs = 2 * kSecond;  // open without a culprit after that
 constexpr uint64_t kSlowAndStuckNs = 5 * kSecond;
-constexpr size_t kUsualOps = 8;
 constexpr uint64_t kReopenNs = 10 * kSecond;
 // Share of the loss that waiting for a CPU must explain to be its cause, or a candidate.
 constexpr double kStarvedSure = 0.5, kStarvedMaybe = 0.3;
-// How often the proxy thread must get a CPU until a step is through: posted, tested, freed.
-constexpr double kTurnsOfAStep = 8;
 
 enum class Origin { kStuck, kSlow, kMismatch };
 
@@ -50,16 +47,6 @@ std::string Seconds(uint64_t ns) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.2f s", static_cast<double>(ns) / 1e9);
   return text;
-}
-
-uint64_t UsualHead(const Worker& worker) {
-  std::vector<uint64_t> heads;
-  size_t n = worker.history.size();
-  for (size_t i = n > 256 ? n - 256 : 0; i < n; ++i) heads.push_back(worker.history[i].head_ns);
-  if (heads.size() < kUsualOps) return 0;
-  size_t at = heads.size() - 2;  // one long wait is not a habit
-  std::nth_element(heads.begin(), heads.begin() + at, heads.end());
-  return heads[at];
 }
 
 std::string Waits(const Worker& from, const Worker* to, const std::string& why) {
@@ -226,8 +213,8 @@ class Pipeline::Impl {
 
   uint64_t StuckThreshold(const Worker& worker, bool someone_died) const {
     if (someone_died) return kDeadNs;
-    if (worker.history.size() < kUsualOps) return std::max(options_.stuck_min_ns, kUnknownRhythmNs);
-    return std::max(options_.stuck_min_ns, 3 * UsualHead(worker));
+    const std::optional<uint64_t> usual = UsualHead(worker, 256);
+    return std::max(options_.stuck_min_ns, usual ? 3 * *usual : kUnknownRhythmNs);
   }
 
   void CheckStuck(const std::vector<Worker*>& job) {
@@ -928,13 +915,10 @@ class Pipeline::Impl {
       const double starvation = CpuStarvation(*worker, &starved, &turn_ns);
       double explained =
           blame.lost_ns > 0 ? starvation * (blame.normal_ns + blame.lost_ns) / blame.lost_ns : 0;
-      // A thread that is woken a thousand times a second waits a thousand times; a step
-      // takes only a few turns.
-      if (turn_ns > 0 && kTurnsOfAStep * turn_ns < kStarvedSure * TransitExcess(blame, *worker)) {
-        explained = 0;
-      }
+      if (turn_ns > 0 && !TurnsExplain(turn_ns, TransitExcess(blame, *worker))) explained = 0;
       if (starvation >= 0.2 && component != Component::kUnknown) {
-        if (explained >= kStarvedSure || (component == Component::kHost && explained >= kStarvedMaybe)) {
+        if (explained >= kStarvedSure ||
+            (component == Component::kHost && explained >= kStarvedMaybe)) {
           component = Component::kHost;
           shape = SuspectShape::kHost;
           text = "the host of " + NameOf(*worker) + " (no CPU for its threads)";
@@ -970,6 +954,10 @@ class Pipeline::Impl {
       input.onset_ns = since;
       input.suspects = std::move(suspects);
       input.late_ns = 2 * static_cast<uint64_t>(blame.normal_ns + blame.lost_ns) + 3 * kSecond;
+      input.lost_share = blame.lost_ns > 0 ? blame.lost_ns / (blame.normal_ns + blame.lost_ns) : 0;
+      for (const Worker* worker : job) {
+        input.transit_excess_ns[worker] = TransitExcess(blame, *worker);
+      }
       for (const EdgeTransit& edge : blame.edges) {
         if (edge.now_ops >= 2 && edge.normal_ops >= 4 && edge.now_ns <= 1.5 * edge.normal_ns) {
           input.healthy_edges.push_back({edge.from, edge.to});

@@ -55,6 +55,21 @@ class PipelineTest : public ::testing::Test {
     job.FinishAll();
     job.Feed(pipeline_);
   }
+  // Rank 1 becomes slow, while its proxy thread waits for a CPU `waited_ns` of the 90 ms of
+  // each cycle, in so many turns; 0: the kernel does not count turns.
+  void SlowOnABusyHost(const Costs& slow, uint64_t waited_ns, uint64_t turns = 0) {
+    HandMadeJob job(4);
+    for (int rank = 0; rank < 4; ++rank) {
+      job.Host(rank).threads = {
+          {.tid = 7, .roles = MC_THREAD_PROGRESS, .slices = turns > 0 ? 1000u : 0u}};
+    }
+    Warm(job);
+    for (int i = 0; i < 8; ++i) {
+      job.Host(1).threads[0].runq_wait_ns += waited_ns;
+      job.Host(1).threads[0].slices += turns;
+      Steps(job, 1, slow);
+    }
+  }
   const Incident& At(size_t index) { return pipeline_.incidents().at(index); }
   // The newest of `count` incidents has this one culprit.
   void ExpectLast(size_t count, IncidentKind kind, int rank, Component component) {
@@ -444,17 +459,9 @@ TEST_F(PipelineTest, SlowAgainSoonAfterIsTheSameIncident) {
 }
 
 TEST_F(PipelineTest, SlowBecauseOfStarvationIsTheHost) {
-  HandMadeJob job(4);
-  for (int rank = 0; rank < 4; ++rank) {
-    job.Host(rank).threads = {{.tid = 7, .roles = MC_THREAD_PROGRESS}};
-  }
-  Warm(job);
   Costs slow(4);
   slow[1].gpu_ms = 81;
-  for (int i = 0; i < 8; ++i) {
-    job.Host(1).threads[0].runq_wait_ns += 60'000'000;  // of 90 ms
-    Steps(job, 1, slow);
-  }
+  SlowOnABusyHost(slow, 60'000'000);
   ExpectOne(IncidentKind::kSlow, 1, Component::kHost);
   EXPECT_THAT(At(0).evidence, Contains(HasSubstr("waited for a CPU")));
 }
@@ -462,33 +469,17 @@ TEST_F(PipelineTest, SlowBecauseOfStarvationIsTheHost) {
 // On a busy host threads wait for a CPU in every fault: what counts is whether that
 // explains what was lost.
 TEST_F(PipelineTest, ABusyHostIsNotTheCauseOfASlowGpu) {
-  HandMadeJob job(4);
-  for (int rank = 0; rank < 4; ++rank) {
-    job.Host(rank).threads = {{.tid = 7, .roles = MC_THREAD_PROGRESS}};
-  }
-  Warm(job);
   Costs slow(4);
   slow[1].gpu_ms = 81;
-  for (int i = 0; i < 8; ++i) {
-    job.Host(1).threads[0].runq_wait_ns += 20'000'000;  // of 90 ms
-    Steps(job, 1, slow);
-  }
+  SlowOnABusyHost(slow, 20'000'000);
   ExpectOne(IncidentKind::kSlow, 1, Component::kGpu);
   EXPECT_THAT(At(0).rejected, Contains(Field(&Rejected::reason, HasSubstr("too little"))));
 }
 
 TEST_F(PipelineTest, GpuOrHostWhenWaitingForACpuExplainsSomeOfIt) {
-  HandMadeJob job(4);
-  for (int rank = 0; rank < 4; ++rank) {
-    job.Host(rank).threads = {{.tid = 7, .roles = MC_THREAD_PROGRESS}};
-  }
-  Warm(job);
   Costs slow(4);
   slow[1].gpu_ms = 81;
-  for (int i = 0; i < 8; ++i) {
-    job.Host(1).threads[0].runq_wait_ns += 34'000'000;  // of 90 ms
-    Steps(job, 1, slow);
-  }
+  SlowOnABusyHost(slow, 34'000'000);
   ExpectOne(IncidentKind::kSlow, 1, Component::kUnknown);
   EXPECT_THAT(At(0).culprits[0].candidates, ElementsAre(Component::kGpu, Component::kHost));
 }
@@ -496,23 +487,19 @@ TEST_F(PipelineTest, GpuOrHostWhenWaitingForACpuExplainsSomeOfIt) {
 // A proxy thread that is woken often waits often: what a step takes longer must be some
 // turns' wait, else the network is slow and the host only busy.
 TEST_F(PipelineTest, ASlowNetworkOnABusyHost) {
-  for (const bool long_turns : {false, true}) {
-    pipeline_ = Pipeline();
-    HandMadeJob job(4);
-    for (int rank = 0; rank < 4; ++rank) {
-      job.Host(rank).threads = {{.tid = 7, .roles = MC_THREAD_PROGRESS, .slices = 1000}};
-    }
-    Warm(job);
-    Costs slow(4);
-    slow[1].net_ms = 81;
-    slow[1].leaves_slowly = true;
-    for (int i = 0; i < 8; ++i) {
-      job.Host(1).threads[0].runq_wait_ns += 60'000'000;  // of 90 ms
-      job.Host(1).threads[0].slices += long_turns ? 3 : 100;
-      Steps(job, 1, slow);
-    }
-    ExpectOne(IncidentKind::kSlow, 1, long_turns ? Component::kHost : Component::kNic);
-  }
+  Costs slow(4);
+  slow[1].net_ms = 81;
+  slow[1].leaves_slowly = true;
+  SlowOnABusyHost(slow, 60'000'000, 100);
+  ExpectOne(IncidentKind::kSlow, 1, Component::kNic);
+}
+
+TEST_F(PipelineTest, AStarvedProxyLooksLikeASlowNetwork) {
+  Costs slow(4);
+  slow[1].net_ms = 81;
+  slow[1].leaves_slowly = true;
+  SlowOnABusyHost(slow, 60'000'000, 3);
+  ExpectOne(IncidentKind::kSlow, 1, Component::kHost);
 }
 
 TEST_F(PipelineTest, SlowThenStuckIsOneIncident) {

@@ -496,16 +496,6 @@ WaitGraph BuildWaitGraph(const JobModel& model, const std::vector<Worker*>& job,
   return Builder(model, job, still_ns).Build();
 }
 
-uint64_t LastMovement(const Worker& worker, const Op& op) {
-  uint64_t moved = std::max({op.s.start_ns, op.s.stop_ns, op.s.proxy_first_ns,
-                             op.s.proxy_progress_ns, op.s.proxy_last_ns});
-  for (const auto& [line, flow] : op.member->flows) {
-    if (flow.op_id == op.s.id) moved = std::max(moved, flow.moved_ns);
-  }
-  // It only became the head of the line when the one before it ended.
-  return std::max(moved, worker.last_end_ns);
-}
-
 bool IsStopped(const Worker& worker) {
   return worker.host_now && (worker.host_now->state == 'T' || worker.host_now->state == 't');
 }

@@ -64,10 +64,6 @@ struct WaitGraph {
 // Workers whose head operation has not moved for `still_ns` are the ones that wait.
 WaitGraph BuildWaitGraph(const JobModel& model, const std::vector<Worker*>& job, uint64_t still_ns);
 
-// Last movement of an operation of this worker: the latest of its enqueue and of
-// the movements of its flows.
-uint64_t LastMovement(const Worker& worker, const Op& op);
-
 // What the host samples say; false without samples.
 bool IsStopped(const Worker& worker);
 // Share of the wanted CPU time that a thread of this worker did not get, over the

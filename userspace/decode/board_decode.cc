@@ -2,7 +2,8 @@
 #include "userspace/decode/board_decode.h"
 
 #include <algorithm>
-#include <cstring>
+
+#include "userspace/source/proc.h"
 
 namespace mycroft {
 namespace {
@@ -13,14 +14,6 @@ E Bounded(uint32_t value, E last) {
 }
 
 }  // namespace
-
-std::string PrintableName(const std::string& text) {
-  std::string out = text.substr(0, std::min<size_t>(text.size(), 63));
-  for (char& c : out) {
-    if (c < 0x20 || c > 0x7e) c = '?';
-  }
-  return out;
-}
 
 CommSample DecodeComm(uint32_t index, const mc_board_comm& line) {
   CommSample out;
@@ -35,7 +28,7 @@ CommSample DecodeComm(uint32_t index, const mc_board_comm& line) {
   if (out.rank < 0) out.state = MC_COMM_FREE;
   out.init_ns = line.init_ns;
   out.finalize_ns = out.state == MC_COMM_FINALIZED ? line.finalize_ns : 0;
-  out.name = PrintableName(std::string(line.name, strnlen(line.name, sizeof(line.name))));
+  out.name = PrintableName(line.name, sizeof(line.name));
   out.coll_count = line.coll_count;
   out.p2p_count = line.p2p_count;
   out.in_api = line.in_api != 0;

@@ -17,9 +17,6 @@ CommSample DecodeComm(uint32_t index, const mc_board_comm& line);
 OpSample DecodeOp(const mc_board_op& line);
 FlowSample DecodeFlow(uint32_t index, const mc_board_flow& line);
 
-// At most 63 characters; bytes outside 0x20..0x7e become '?'.
-std::string PrintableName(const std::string& text);
-
 }  // namespace mycroft
 
 #endif  // MYCROFT_USERSPACE_DECODE_BOARD_DECODE_H_

@@ -10,14 +10,6 @@
 namespace mycroft {
 namespace {
 
-TEST(PrintableName, KeepsWhatCanBePrinted) {
-  EXPECT_EQ(PrintableName(""), "");
-  EXPECT_EQ(PrintableName("pg_0 ~(x)"), "pg_0 ~(x)");
-  EXPECT_EQ(PrintableName("a\nb\x1b[2J\x7f\xff"), "a?b?[2J??");
-  EXPECT_EQ(PrintableName(std::string("a\0b", 3)), "a?b");
-  EXPECT_EQ(PrintableName(std::string(200, 'x')), std::string(63, 'x'));
-}
-
 TEST(DecodeComm, EveryField) {
   mc_board_comm line{};
   line.seq = 8;

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "userspace/decode/hardware_poller.h"
 
-#include <time.h>
-
 #include <algorithm>
 
-#include "userspace/decode/board_decode.h"
+#include "userspace/base/clock.h"
 #include "userspace/source/pci.h"
 #include "userspace/source/proc.h"
 #include "userspace/source/process_devices.h"
@@ -24,12 +22,6 @@ constexpr uint64_t kShmNs = 5 * kSecond;
 constexpr size_t kMaxFunctions = 256;
 constexpr size_t kMaxPorts = 64;
 constexpr size_t kMaxRemembered = 1024;  // names of devices
-
-uint64_t Clock() {
-  timespec t{};
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return uint64_t(t.tv_sec) * kSecond + static_cast<uint64_t>(t.tv_nsec);
-}
 
 HardwareEvent Event(uint64_t t_ns, HardwareEventKind kind, Severity severity,
                     const std::string& device, const std::string& text) {
@@ -80,8 +72,8 @@ constexpr RowText kRows[] = {
 // Times one kind of poll.
 class HardwarePoller::Row {
  public:
-  explicit Row(Status& status) : status_(status), start_(Clock()) { ++status.polls; }
-  ~Row() { status_.ns += Clock() - start_; }
+  explicit Row(Status& status) : status_(status), start_(MonotonicNs()) { ++status.polls; }
+  ~Row() { status_.ns += MonotonicNs() - start_; }
   Row(const Row&) = delete;
   Row& operator=(const Row&) = delete;
 

@@ -15,26 +15,11 @@ constexpr uint64_t kQuietAfterNs = 5 * kSecond;
 constexpr uint64_t kLongestNs = 60 * kSecond;
 constexpr uint64_t kRestNs = 60 * kSecond;
 constexpr uint64_t kLeaseNs = 10 * kSecond;  // an agent that hears nothing disarms after that
-constexpr size_t kUsualOps = 8;
 
-// When an operation or a flow of it last moved. (attribute has the same for verdicts.)
-uint64_t LastMoved(const Worker& worker, const Op& op) {
-  uint64_t moved = std::max({op.s.start_ns, op.s.stop_ns, op.s.proxy_first_ns,
-                             op.s.proxy_progress_ns, op.s.proxy_last_ns, worker.last_end_ns});
-  for (const auto& [line, flow] : op.member->flows) {
-    if (flow.op_id == op.s.id) moved = std::max(moved, flow.moved_ns);
-  }
-  return moved;
-}
-
-uint64_t UsualWait(const Worker& worker) {
-  const size_t n = worker.history.size();
-  if (n < kUsualOps) return kUnknownRhythmNs;
-  std::vector<uint64_t> waits;
-  for (size_t i = n > 64 ? n - 64 : 0; i < n; ++i) waits.push_back(worker.history[i].head_ns);
-  auto most = waits.end() - 2;  // one long wait is not a habit
-  std::nth_element(waits.begin(), most, waits.end());
-  return 2 * *most;
+// Twice the usual is suspicious.
+uint64_t SuspiciousWait(const Worker& worker) {
+  const std::optional<uint64_t> usual = UsualHead(worker, 64);
+  return std::max(kStillNs, usual ? 2 * *usual : kUnknownRhythmNs);
 }
 
 bool WaitsForNetwork(const FlowSample& flow) {
@@ -54,9 +39,9 @@ std::map<std::string, DeepProbes> SuspicionPolicy::Update(
     if (!worker->alive()) continue;
     char text[96];
     const Op* head = worker->HeadOp();
-    const uint64_t moved = head != nullptr ? LastMoved(*worker, *head) : 0;
+    const uint64_t moved = head != nullptr ? LastMovement(*worker, *head) : 0;
     const auto detector = detectors.find(worker->index);
-    if (head != nullptr && now >= moved + std::max(kStillNs, UsualWait(*worker))) {
+    if (head != nullptr && now >= moved + SuspiciousWait(*worker)) {
       std::snprintf(text, sizeof(text), "rank %d has not moved for %.1f s", worker->job_rank,
                     static_cast<double>(now - moved) / 1e9);
     } else if (detector != detectors.end() && detector->second.slow()) {

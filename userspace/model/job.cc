@@ -38,6 +38,29 @@ uint64_t Mix(uint64_t hash, uint64_t value) {
 
 }  // namespace
 
+uint64_t LastMovement(const Worker& worker, const Op& op) {
+  uint64_t moved = std::max({op.s.start_ns, op.s.stop_ns, op.s.proxy_first_ns,
+                             op.s.proxy_progress_ns, op.s.proxy_last_ns});
+  for (const auto& [line, flow] : op.member->flows) {
+    if (flow.op_id == op.s.id) moved = std::max(moved, flow.moved_ns);
+  }
+  // It only became the head of the line when the one before it ended.
+  return std::max(moved, worker.last_end_ns);
+}
+
+std::optional<uint64_t> UsualHead(const Worker& worker, size_t window) {
+  constexpr size_t kUsualOps = 8;
+  const size_t n = worker.history.size();
+  if (n < kUsualOps) return std::nullopt;
+  std::vector<uint64_t> heads;
+  for (size_t i = n > window ? n - window : 0; i < n; ++i) {
+    heads.push_back(worker.history[i].head_ns);
+  }
+  const auto second = heads.end() - 2;
+  std::nth_element(heads.begin(), second, heads.end());
+  return *second;
+}
+
 uint64_t OpKey(const Op& op, bool with_size) {
   uint64_t hash = op.member->comm->id;
   hash = Mix(hash, op.s.kind);

@@ -182,6 +182,13 @@ class JobModel {
   uint64_t malformed_ = 0;
 };
 
+// When an operation, or a flow of it, last moved; not before it became the head of the line.
+uint64_t LastMovement(const Worker& worker, const Op& op);
+
+// How long the oldest operation of this worker usually takes, ns: the second longest of its
+// last `window` (one long wait is not a habit); nullopt before its rhythm is known.
+std::optional<uint64_t> UsualHead(const Worker& worker, size_t window);
+
 // Identity of an operation in the repeating sequence of a training step.
 uint64_t OpKey(const Op& op, bool with_size);
 

@@ -4,8 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <string_view>
 
 #include "userspace/source/proc.h"
@@ -64,10 +62,10 @@ void ReadMoving(const std::string& folder, PciFunction& function) {
 
 }  // namespace
 
-bool IsPciAddress(const std::string& text) {
+bool IsPciAddress(std::string_view text) {
   // DDDD:BB:DD.F
   const size_t colon = text.find(':');
-  if (colon == std::string::npos || colon < 4 || colon > 8 || text.size() != colon + 8) {
+  if (colon == std::string_view::npos || colon < 4 || colon > 8 || text.size() != colon + 8) {
     return false;
   }
   return text[colon + 3] == ':' && text[colon + 6] == '.' && Hex(text.substr(0, colon)) &&
@@ -98,13 +96,8 @@ std::vector<std::string> PciPathToRoot(const std::string& sys_root, const std::s
 }
 
 std::optional<double> ParseLinkSpeed(const std::string& text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || !std::isfinite(value) || value <= 0 || value > 1024) {
-    return std::nullopt;
-  }
-  const std::string_view rest(end, static_cast<size_t>(text.data() + text.size() - end));
-  if (rest.rfind(" GT/s", 0) != 0) return std::nullopt;
+  const auto value = ParseQuantity(text, " GT/s");
+  if (!value || *value <= 0 || *value > 1024) return std::nullopt;
   return value;
 }
 

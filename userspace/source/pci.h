@@ -16,12 +16,13 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace mycroft {
 
 // "0000:3b:00.0"; the domain has four digits or more (VMD: "10000:01:00.0").
-bool IsPciAddress(const std::string& text);
+bool IsPciAddress(std::string_view text);
 
 // The function itself, then each bridge above it up to the root port. Taken from the
 // symbolic link /sys/bus/pci/devices/ADDRESS, whose target names all bridges:

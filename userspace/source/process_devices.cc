@@ -59,16 +59,15 @@ std::set<uint32_t> MappedGpus(const std::string& maps) {
   return minors;
 }
 
-// What follows "KEY:" at the beginning of a line, without blanks around it.
+// What follows "KEY:" at the beginning of a line, without blanks around it; nullopt for
+// nothing but blanks.
 std::optional<std::string> Field(const std::string& text, const std::string& key) {
-  size_t at = text.rfind(key + ":", 0) == 0 ? 0 : text.find("\n" + key + ":");
-  if (at == std::string::npos) return std::nullopt;
-  at = text.find(':', at) + 1;
-  const size_t begin = text.find_first_not_of(" \t", at);
-  const size_t end = std::min(text.find('\n', at), text.size());
-  if (begin == std::string::npos || begin >= end) return std::nullopt;
-  const std::string value = text.substr(begin, end - begin);
-  return value.substr(0, value.find_last_not_of(" \t\r") + 1);
+  const auto rest = AfterKey(text, key + ":");
+  if (!rest) return std::nullopt;
+  const size_t begin = rest->find_first_not_of(" \t");
+  if (begin == std::string_view::npos) return std::nullopt;
+  const size_t end = rest->find_last_not_of(" \t\r") + 1;  // npos + 1 == 0
+  return std::string(rest->substr(begin, end > begin ? end - begin : 0));
 }
 
 }  // namespace
@@ -131,13 +130,10 @@ std::map<uint32_t, std::string> ReadNvidiaMinors(const std::string& proc_root) {
 }
 
 std::optional<uint64_t> ParseMemlockLimit(const std::string& limits) {
-  const std::string key = "Max locked memory";
-  size_t at = limits.rfind(key, 0) == 0 ? 0 : limits.find("\n" + key);
-  if (at == std::string::npos) return std::nullopt;
-  at = limits.find_first_not_of(' ', limits.find(key, at) + key.size());
-  if (at == std::string::npos) return std::nullopt;
-  const size_t end = std::min(limits.find_first_of(" \n", at), limits.size());
-  const std::string value = limits.substr(at, end - at);
+  const auto rest = AfterKey(limits, "Max locked memory");
+  const size_t begin = rest ? rest->find_first_not_of(' ') : std::string_view::npos;
+  if (begin == std::string_view::npos) return std::nullopt;
+  const std::string_view value = rest->substr(begin, rest->find(' ', begin) - begin);
   if (value == "unlimited") return UINT64_MAX;
   return ParseNumber(value);
 }
@@ -204,20 +200,15 @@ std::optional<ShmSpace> ReadShmSpace(const std::string& proc_root, uint32_t pid)
 }
 
 std::optional<uint64_t> KeyedNumber(const std::string& text, const std::string& key) {
-  const size_t at = text.rfind(key + " ", 0) == 0 ? 0 : text.find("\n" + key + " ");
-  if (at == std::string::npos) return std::nullopt;
-  const size_t begin = text.find(' ', at) + 1;
-  const size_t end = std::min(text.find('\n', begin), text.size());
-  return ParseNumber(text.substr(begin, end - begin));
+  const auto rest = AfterKey(text, key + " ");
+  return rest ? ParseNumber(*rest) : std::nullopt;
 }
 
 std::optional<uint64_t> ParsePressureTotal(const std::string& text) {
-  const size_t line = text.rfind("some ", 0) == 0 ? 0 : text.find("\nsome ");
-  if (line == std::string::npos) return std::nullopt;
-  const size_t end = std::min(text.find('\n', line + 1), text.size());
-  const size_t at = text.find("total=", line);
-  if (at == std::string::npos || at >= end) return std::nullopt;
-  const auto microseconds = ParseNumber(text.substr(at + 6, end - at - 6));
+  const auto some = AfterKey(text, "some ");
+  const size_t at = some ? some->find("total=") : std::string_view::npos;
+  if (at == std::string_view::npos) return std::nullopt;
+  const auto microseconds = ParseNumber(some->substr(at + 6));
   if (!microseconds || *microseconds > UINT64_MAX / 1000) return std::nullopt;
   return *microseconds * 1000;
 }

@@ -2,8 +2,6 @@
 #include "userspace/source/rdma.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 
 #include "userspace/source/pci.h"
 #include "userspace/source/proc.h"
@@ -58,13 +56,8 @@ std::string ParsePortState(const std::string& text) {
 }
 
 std::optional<double> ParsePortRate(const std::string& text) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  const std::string rest(end, static_cast<size_t>(text.data() + text.size() - end));
-  if (error != std::errc() || !std::isfinite(value) || value < 0 || value > 1e6 ||
-      rest.rfind(" Gb/sec", 0) != 0) {
-    return std::nullopt;
-  }
+  const auto value = ParseQuantity(text, " Gb/sec");
+  if (!value || *value < 0 || *value > 1e6) return std::nullopt;
   return value;
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cmath>
 
 #include "userspace/source/proc.h"
 
@@ -31,6 +32,24 @@ std::optional<uint64_t> ParseNumber(std::string_view text) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
   return value;
+}
+
+std::optional<double> ParseQuantity(std::string_view text, std::string_view unit) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || !std::isfinite(value)) return std::nullopt;
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  if (text.substr(0, unit.size()) != unit) return std::nullopt;
+  return value;
+}
+
+std::optional<std::string_view> AfterKey(std::string_view text, std::string_view key) {
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    if (text.substr(0, key.size()) == key) return text.substr(key.size(), end - key.size());
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return std::nullopt;
 }
 
 std::optional<std::string> ReadFirstLine(const std::string& path) {

@@ -19,6 +19,13 @@ namespace mycroft {
 // "0x". nullopt for anything else, numbers beyond 64 bits included.
 std::optional<uint64_t> ParseNumber(std::string_view text);
 
+// A finite number and the unit right behind it: 16 of "16.0 GT/s PCIe" with " GT/s".
+// What follows the unit does not matter. nullopt for anything else.
+std::optional<double> ParseQuantity(std::string_view text, std::string_view unit);
+
+// The rest of the first line that begins with `key`, blanks included; nullopt: none does.
+std::optional<std::string_view> AfterKey(std::string_view text, std::string_view key);
+
 // The first line of a file, without blanks at its end; of long files, of the first 4 KiB.
 std::optional<std::string> ReadFirstLine(const std::string& path);
 std::optional<uint64_t> ReadNumber(const std::string& path);

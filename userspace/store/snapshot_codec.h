@@ -36,7 +36,8 @@
 namespace mycroft {
 
 inline constexpr uint8_t kCodecVersion = 3;
-// Version 2 is the same without hardware; its batches are still read.
+// Version 2 is the same without hardware and without the turns of threads on a CPU; its
+// batches are still read.
 inline constexpr uint8_t kOldestCodecVersion = 2;
 
 // Rough number of bytes that a snapshot takes in memory.

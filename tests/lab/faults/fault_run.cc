@@ -13,7 +13,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -27,6 +26,7 @@
 #include <vector>
 
 #include "userspace/attribute/pipeline.h"
+#include "userspace/base/clock.h"
 #include "userspace/decode/live_source.h"
 #include "userspace/report/verdict.h"
 #include "userspace/store/recording.h"
@@ -36,12 +36,6 @@ namespace {
 
 constexpr double kStuckVerdictSeconds = 3.0;
 constexpr size_t kSlowVerdictIterations = 5;
-
-uint64_t NowNs() {
-  timespec t{};
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return uint64_t(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
-}
 
 std::string Describe(const Incident& incident, uint64_t zero) {
   auto seconds = [&](uint64_t t) {
@@ -153,9 +147,9 @@ std::string RunOnce(int argc, char** argv, const std::filesystem::path& folder) 
   if (!source.ok()) return std::string(source.status().message());
   if (!writer.ok()) return std::string(writer.status().message());
   Pipeline live;
-  uint64_t give_up = NowNs() + 60'000'000'000ull;
+  uint64_t give_up = MonotonicNs() + 60'000'000'000ull;
   while (!job.Done()) {
-    if (NowNs() > give_up) {
+    if (MonotonicNs() > give_up) {
       kill(job.pid, SIGKILL);
       waitpid(job.pid, &job.status, 0);
       return "the job did not end";

@@ -16,18 +16,13 @@
 #include <string>
 #include <vector>
 
+#include "userspace/base/clock.h"
 #include "userspace/store/recording.h"
 
 namespace mycroft {
 namespace {
 
 constexpr int kKills = 100;
-
-uint64_t NowNs() {
-  timespec t{};
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return uint64_t(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
-}
 
 pid_t Start(const std::vector<std::string>& command, const std::string& log) {
   pid_t pid = fork();
@@ -55,13 +50,13 @@ int Main(char** argv) {
   std::vector<Run> runs;
   std::mt19937 random(7);
   for (int i = 0; i < kKills; ++i) {
-    uint64_t begin = NowNs();
+    uint64_t begin = MonotonicNs();
     pid_t agent = Start({argv[1], "record", "--append", "-q", "-o", recording, "-p",
                          std::to_string(job)},
                         folder + "/agent.log");
     usleep(300'000 + random() % 900'000);
     if (kill(agent, SIGKILL) != 0) return 1;
-    uint64_t end = NowNs();
+    uint64_t end = MonotonicNs();
     int status = 0;
     waitpid(agent, &status, 0);
     if (!WIFSIGNALED(status)) {

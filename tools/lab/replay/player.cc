@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "userspace/base/clock.h"
+
 namespace mycroft {
 namespace {
 
@@ -137,10 +139,7 @@ absl::StatusOr<PlayState> Player::PlayInRealTime(int64_t shift_ns) {
   while (Track* track = Earliest()) {
     SleepUntil(track->next->t_ns + static_cast<uint64_t>(shift_ns));
     // All that is due by now; the plugin takes its time from the real clock.
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    const uint64_t now_ns = static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 +
-                            static_cast<uint64_t>(now.tv_nsec) - static_cast<uint64_t>(shift_ns);
+    const uint64_t now_ns = MonotonicNs() - static_cast<uint64_t>(shift_ns);
     absl::StatusOr<PlayState> state = AdvanceTo(std::max(now_ns, track->next->t_ns));
     if (!state.ok()) return state;
   }

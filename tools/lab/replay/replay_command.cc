@@ -16,6 +16,7 @@
 #include "tools/lab/replay/replay_job.h"
 #include "tools/lab/replay/snapshot_dump.h"
 #include "userspace/attribute/pipeline.h"
+#include "userspace/base/clock.h"
 #include "userspace/base/install.h"
 #include "userspace/decode/live_source.h"
 #include "userspace/report/verdict.h"
@@ -61,12 +62,6 @@ volatile sig_atomic_t g_interrupted = 0;
 void OnSignal(int) {
   g_interrupted = 1;
   if (g_source != nullptr) g_source->Interrupt();
-}
-
-uint64_t MonotonicNow() {
-  timespec ts;
-  clock_gettime(CLOCK_MONOTONIC, &ts);
-  return static_cast<uint64_t>(ts.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(ts.tv_nsec);
 }
 
 // What is done with each snapshot.
@@ -134,13 +129,13 @@ absl::Status RunInRealTime(ReplayJob& job, LiveSource& source, uint64_t start_ns
   const int64_t shift = static_cast<int64_t>(start_ns - job.first_t_ns());
   if (absl::Status s = job.RunInRealTime(shift); !s.ok()) return s;
   uint64_t end_ns = UINT64_MAX;
-  while (g_interrupted == 0 && MonotonicNow() <= end_ns) {
+  while (g_interrupted == 0 && MonotonicNs() <= end_ns) {
     absl::StatusOr<std::optional<Snapshot>> snapshot = source.Next();
     if (!snapshot.ok()) return snapshot.status();
     if (!snapshot->has_value()) break;
     if (absl::Status s = sink.Take(**snapshot); !s.ok()) return s;
     if (absl::Status s = job.Poll(); !s.ok()) return s;
-    if (!job.running() && end_ns == UINT64_MAX) end_ns = MonotonicNow() + kGraceNs;
+    if (!job.running() && end_ns == UINT64_MAX) end_ns = MonotonicNs() + kGraceNs;
   }
   return absl::OkStatus();
 }
@@ -156,7 +151,7 @@ int Replay(const ReplayOptions& options) {
   if (!job.ok()) return Fail(job.status());
 
   // In real time the processes get a moment to be found before their first call.
-  const uint64_t start_ns = options.real_time ? MonotonicNow() + 200 * kMs : (*job)->first_t_ns();
+  const uint64_t start_ns = options.real_time ? MonotonicNs() + 200 * kMs : (*job)->first_t_ns();
   uint64_t now_ns = start_ns;
   LiveOptions live;
   live.interval_ns = options.interval_ms * kMs;

@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "userspace/base/clock.h"
 #include "userspace/source/probes/map_access.h"
 #include "userspace/source/proc.h"
 
@@ -29,23 +29,10 @@ constexpr size_t kMaxEvents = 1024;
 // A sleep that goes on is worth a look at its stack from here on.
 constexpr uint64_t kLongSleepNs = 10'000'000;
 
-uint64_t NowNs() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(t.tv_nsec);
-}
-
 auto Tie(const mc_host_connection& c) {
   return std::tuple(c.inode, c.family, c.local_port, c.remote_port,
                     std::string_view(reinterpret_cast<const char*>(c.local), sizeof(c.local)),
                     std::string_view(reinterpret_cast<const char*>(c.remote), sizeof(c.remote)));
-}
-
-template <typename Record>
-bool Decode(std::span<const std::byte> bytes, Record* out) {
-  if (bytes.size() < sizeof(Record)) return false;
-  std::memcpy(out, bytes.data(), sizeof(Record));
-  return true;
 }
 
 }  // namespace
@@ -82,10 +69,7 @@ HostProbes::HostProbes(ProbeSet* set, std::string proc_root)
   // Opened now: later the rights to see addresses may have been dropped.
   kallsyms_ = open("/proc/kallsyms", O_RDONLY | O_CLOEXEC);
   for (const ProbeRow& row : set_->Rows()) {
-    if (row.method == ProbeMethod::kFentry || row.method == ProbeMethod::kKprobe ||
-        row.method == ProbeMethod::kTracepoint) {
-      attached_.insert(row.name);
-    }
+    if (IsKernelHook(row.method)) attached_.insert(row.name);
   }
 }
 
@@ -115,7 +99,7 @@ void HostProbes::WatchThread(uint32_t pid, uint32_t tid) {
   }
   if (stat->state == 'S') entry.state = MC_RUN_ASLEEP;
   if (stat->state == 'D') entry.state = MC_RUN_BLOCKED;
-  entry.since_ns = NowNs();
+  entry.since_ns = MonotonicNs();
   if (entry.state != MC_RUN_UNKNOWN) {
     const auto seen = ReadMap<mc_host_thread>(fd, tid);
     if (seen && seen->state == MC_RUN_UNKNOWN) WriteMap(fd, tid, entry);
@@ -248,7 +232,7 @@ void HostProbes::TakeStack(uint32_t tid, uint64_t asleep_ns, Thread* thread) {
   if (asleep_ns < kLongSleepNs || asleep_ns <= thread->stack.sleep_ns) return;
   mc_host_stack now = {};
   const auto bytes = RunTaskIterator(set_->ProgramFd("host", "host_stack_now"), tid, sizeof(now));
-  if (!Decode(bytes, &now) || now.tid != tid || now.frames == 0) return;
+  if (!ReadRecord(bytes, &now) || now.tid != tid || now.frames == 0) return;
   now.sleep_ns = asleep_ns;
   thread->stack = now;
 }
@@ -393,7 +377,7 @@ bool HostProbes::TakeRecord(const mc_event& header, std::span<const std::byte> r
   event.pid = header.pid;
   if (header.kind == MC_EVENT_HOST_EXIT) {
     mc_event_host_exit exit;
-    if (!Decode(record, &exit)) {
+    if (!ReadRecord(record, &exit)) {
       ++malformed_;
       return true;
     }
@@ -402,15 +386,13 @@ bool HostProbes::TakeRecord(const mc_event& header, std::span<const std::byte> r
     event.text = ExitText(exit.code, exit.oom != 0);
   } else if (header.kind == MC_EVENT_HOST_OOM) {
     mc_event_host_oom oom;
-    if (!Decode(record, &oom)) {
+    if (!ReadRecord(record, &oom)) {
       ++malformed_;
       return true;
     }
     event.kind = HostEventKind::kOomKill;
     event.number = oom.kernel_pid;
-    std::string comm;
-    for (char c : std::string_view(oom.comm, strnlen(oom.comm, sizeof(oom.comm))))
-      comm.push_back(c >= ' ' && c < 127 ? c : '?');
+    const std::string comm = PrintableName(oom.comm, sizeof(oom.comm));
     event.text = absl::StrCat("the OOM killer chose process ", oom.kernel_pid,
                               comm.empty() ? "" : absl::StrCat(" (", comm, ")"));
   } else {

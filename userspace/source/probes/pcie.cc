@@ -3,28 +3,21 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "userspace/source/pci.h"
 #include "userspace/source/probes/map_access.h"
 #include "userspace/source/proc.h"
+#include "userspace/source/sysfs.h"
 
 namespace mycroft {
 namespace {
 
 constexpr size_t kMaxEvents = 1024;
 constexpr uint64_t kInterruptsEvery = 10;  // calls of Watch
-
-// Bytes of a name up to its zero; what is not printable becomes '?'.
-std::string Name(const char* bytes, size_t size) {
-  std::string name(bytes, strnlen(bytes, size));
-  for (char& c : name)
-    if (c < ' ' || c > '~') c = '?';
-  return name;
-}
 
 const char* RdmaEventName(uint32_t event) {
   // enum ib_event_type, include/rdma/ib_verbs.h
@@ -55,25 +48,6 @@ bool IsError(uint32_t event) {
 }
 
 }  // namespace
-
-bool IsPciAddress(std::string_view name) {
-  const auto hex = [&](size_t digits) {
-    if (name.size() < digits) return false;
-    for (size_t i = 0; i < digits; ++i)
-      if (std::strchr("0123456789abcdef", name[i]) == nullptr || name[i] == '\0') return false;
-    name.remove_prefix(digits);
-    return true;
-  };
-  const auto is = [&](char c) {
-    if (name.empty() || name[0] != c) return false;
-    name.remove_prefix(1);
-    return true;
-  };
-  const size_t domain = name.find(':');
-  return domain != std::string_view::npos && domain >= 4 && domain <= 8 && hex(domain) && is(':') &&
-         hex(2) && is(':') && hex(2) && is('.') && name.size() == 1 && name[0] >= '0' &&
-         name[0] <= '7';
-}
 
 std::string AerStatusText(uint32_t status, bool correctable) {
   struct Bit {
@@ -122,7 +96,7 @@ PcieProbes::PcieProbes(ProbeSet* set, std::string sys_root)
     : set_(set), sys_root_(std::move(sys_root)) {
   for (const ProbeRow& row : set_->Rows()) {
     const bool timed = row.method == ProbeMethod::kFentry || row.method == ProbeMethod::kKprobe;
-    const bool attached = timed || row.method == ProbeMethod::kTracepoint;
+    const bool attached = IsKernelHook(row.method);
     if (row.name == "pcie.dma") {
       dma_ = attached;
       dma_timed_ = timed;
@@ -167,10 +141,8 @@ void PcieProbes::Watch(const std::vector<std::string>& addresses) {
     for (uint32_t irq : ListNumericEntries(folder + "/msi_irqs")) irqs.insert(irq);
     if (irqs.empty()) {
       // A line, which other devices may share; 0: none.
-      uint32_t irq = 0;
-      const std::string text = ReadSmallFile(folder + "/irq", 64).value_or("");
-      std::from_chars(text.data(), text.data() + text.size(), irq);
-      if (irq != 0) irqs.insert(irq);
+      const uint64_t irq = ReadNumber(folder + "/irq").value_or(0);
+      if (irq != 0 && irq <= UINT32_MAX) irqs.insert(static_cast<uint32_t>(irq));
     }
     SetInterrupts(&it->second, std::move(irqs));
   }
@@ -219,15 +191,14 @@ bool PcieProbes::TakeRecord(const mc_event& header, std::span<const std::byte> r
   event.t_ns = header.ts_ns;
   if (header.kind == MC_EVENT_RDMA_PORT || header.kind == MC_EVENT_RDMA_QP) {
     mc_event_rdma raw;
-    if (record.size() < sizeof(raw)) {
+    if (!ReadRecord(record, &raw)) {
       ++malformed_;
       return true;
     }
-    std::memcpy(&raw, record.data(), sizeof(raw));
     const bool qp = header.kind == MC_EVENT_RDMA_QP;
     event.kind = qp ? PcieEventKind::kRdmaQp : PcieEventKind::kRdmaPort;
     event.severity = IsError(raw.event) ? PcieSeverity::kFatal : PcieSeverity::kInfo;
-    event.device = Name(raw.device, sizeof(raw.device));
+    event.device = PrintableName(raw.device, sizeof(raw.device));
     event.number = raw.number;
     event.code = raw.event;
     event.count = 1;
@@ -235,12 +206,11 @@ bool PcieProbes::TakeRecord(const mc_event& header, std::span<const std::byte> r
         absl::StrCat(RdmaEventName(raw.event), " (", qp ? "queue pair " : "port ", raw.number, ")");
   } else if (header.kind >= MC_EVENT_PCIE_AER && header.kind <= MC_EVENT_PCIE_DMA_FAILURE) {
     mc_event_pcie raw;
-    if (record.size() < sizeof(raw)) {
+    if (!ReadRecord(record, &raw)) {
       ++malformed_;
       return true;
     }
-    std::memcpy(&raw, record.data(), sizeof(raw));
-    event.device = Name(raw.device.name, sizeof(raw.device.name));
+    event.device = PrintableName(raw.device.name, sizeof(raw.device.name));
     event.count = raw.count;
     const std::string so_far =
         raw.count > 1 ? absl::StrCat(", ", raw.count, " so far") : std::string();

@@ -86,8 +86,6 @@ class PcieProbes {
   uint64_t malformed_ = 0;
 };
 
-// True for "0000:3b:00.0", and "10000:e1:00.0" of a domain behind a storage controller.
-bool IsPciAddress(std::string_view name);
 // Names of the set bits of an AER status register, as the PCI Express specification and
 // the kernel's log call them (7.8.4: Uncorrectable and Correctable Error Status).
 std::string AerStatusText(uint32_t status, bool correctable);

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "userspace/source/probes/bpf_objects.h"
+#include "userspace/source/probes/map_access.h"
 
 #if MYCROFT_HAVE_BPF
 #include <bpf/bpf.h>
@@ -572,12 +573,8 @@ struct ProbeSet::Impl {
   static int OnRecord(void* self, void* data, size_t bytes) {
     auto* impl = static_cast<Impl*>(self);
     mc_event header;
-    if (bytes < sizeof(header)) {
-      ++impl->malformed;
-      return 0;
-    }
-    std::memcpy(&header, data, sizeof(header));
-    if (header.bytes < sizeof(header) || header.bytes > bytes) {
+    if (!ReadRecord({static_cast<const std::byte*>(data), bytes}, &header) ||
+        header.bytes < sizeof(header) || header.bytes > bytes) {
       ++impl->malformed;
       return 0;
     }
@@ -689,8 +686,6 @@ absl::StatusOr<std::unique_ptr<ProbeSet>> ProbeSet::Create(const Options& option
 std::vector<ProbeRow> ProbeSet::Rows() const {
   Impl& impl = *impl_;
   impl.UpdateCosts();
-  const int cpus = std::max(1, libbpf_num_possible_cpus());
-  std::vector<mc_probe_counters> per_cpu(static_cast<size_t>(cpus));
   std::vector<ProbeRow> rows;
   for (const Impl::Probe& probe : impl.probes) {
     const ProbeSpec& spec = *probe.spec;
@@ -714,13 +709,10 @@ std::vector<ProbeRow> ProbeSet::Rows() const {
         row.lost = absl::StrCat(row.lost, row.lost.empty() ? "" : "; ", spec.blind);
     }
     const uint32_t key = spec.id;
-    if (impl.counters.get() >= 0 &&
-        bpf_map_lookup_elem(impl.counters.get(), &key, per_cpu.data()) == 0) {
-      for (const mc_probe_counters& c : per_cpu) {
-        row.hits += c.hits;
-        row.dropped += c.dropped_events + c.dropped_rows;
-        row.failed_reads += c.failed_reads;
-      }
+    for (const auto& c : ReadPerCpuMap<mc_probe_counters>(impl.counters.get(), key)) {
+      row.hits += c.hits;
+      row.dropped += c.dropped_events + c.dropped_rows;
+      row.failed_reads += c.failed_reads;
     }
     rows.push_back(std::move(row));
   }

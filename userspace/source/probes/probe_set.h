@@ -25,11 +25,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -53,6 +55,16 @@ struct ProbeRow {
   uint64_t dropped = 0;           // events or map rows for which there was no room, cumulative
   uint64_t failed_reads = 0;      // memory of a process that could not be read, cumulative
 };
+
+// Copies a record, or what else the kernel wrote, into its struct of bpf/abi. False: it is
+// shorter. What a newer kernel side appended is left out.
+template <typename Record>
+bool ReadRecord(std::span<const std::byte> bytes, Record* out) {
+  static_assert(std::is_trivially_copyable_v<Record>);
+  if (bytes.size() < sizeof(Record)) return false;
+  std::memcpy(out, bytes.data(), sizeof(Record));
+  return true;
+}
 
 class ProbeSet {
  public:

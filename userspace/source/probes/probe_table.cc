@@ -3,6 +3,11 @@
 
 namespace mycroft {
 
+bool IsKernelHook(ProbeMethod method) {
+  return method == ProbeMethod::kFentry || method == ProbeMethod::kKprobe ||
+         method == ProbeMethod::kTracepoint;
+}
+
 const char* ProbeMethodName(ProbeMethod method) {
   switch (method) {
     case ProbeMethod::kFentry:

@@ -26,6 +26,8 @@ enum class ProbeMethod : uint8_t {
   kNone,        // nothing
 };
 const char* ProbeMethodName(ProbeMethod method);  // "fentry", ...
+// fentry, kprobe or tracepoint: attached when the set is created, not by an owner.
+bool IsKernelHook(ProbeMethod method);
 
 // One way to answer. All its programs must attach, else the next way is tried.
 struct ProbeAlternative {

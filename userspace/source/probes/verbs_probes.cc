@@ -103,13 +103,6 @@ std::string Device(const char (&name)[64]) {
   return std::string(name, strnlen(name, sizeof(name)));
 }
 
-template <typename T>
-bool ReadRecord(std::span<const std::byte> bytes, T* record) {
-  if (bytes.size() < sizeof(T)) return false;
-  std::memcpy(record, bytes.data(), sizeof(T));
-  return true;
-}
-
 std::string GidText(const uint8_t (&gid)[16]) {
   std::string text;
   for (int i = 0; i < 16; i += 2) {
