@@ -604,6 +604,11 @@ class Judge {
 
 }  // namespace
 
+bool TurnsExplain(double turn_ns, double transit_excess_ns) {
+  constexpr double kTurnsOfAStep = 8, kOfTheExcess = 0.5;
+  return kTurnsOfAStep * turn_ns >= kOfTheExcess * transit_excess_ns;
+}
+
 EvidenceResult JudgeHardware(const EvidenceInput& input) { return Judge(input).Run(); }
 
 std::vector<const Qp*> QpsOfEdge(const HardwareModel& hardware, const Worker& from,

@@ -57,7 +57,17 @@ struct EvidenceInput {
   uint64_t onset_ns = 0;
   uint64_t now_ns = 0;
   uint64_t late_ns = 0;  // a cause may be seen that much after the onset (polls, cycles)
+  // Slow: the share of the time that was lost, 0 to 1; what is to be its cause must explain
+  // half of it.
+  double lost_share = 0;
+  // Slow: what a step over the slowest edge of each worker takes longer than usual.
+  WorkerMap<double> transit_excess_ns;
 };
+
+// False: a thread that waits `turn_ns` for a CPU each time it is woken does not explain that
+// a step takes so much longer. One that is woken a thousand times a second waits a thousand
+// times, but a step takes only a few turns: posted, tested, freed.
+bool TurnsExplain(double turn_ns, double transit_excess_ns);
 
 // What is said of one suspect.
 struct Opinion {

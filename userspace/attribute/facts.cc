@@ -15,10 +15,11 @@ namespace mycroft {
 namespace {
 
 constexpr uint64_t kSecond = 1'000'000'000;
-constexpr uint64_t kBeforeNs = 5 * kSecond;      // a cause may precede what stands still
-constexpr uint64_t kBaselineNs = 120 * kSecond;  // of the counters
-constexpr uint64_t kPollNs = 2 * kSecond;        // how late a polled value may be
-constexpr double kStarvedStuck = 0.5, kStarvedSlow = 0.2;
+constexpr uint64_t kBeforeNs = 5 * kSecond;                // a cause may precede what stands still
+constexpr uint64_t kBaselineNs = 120 * kSecond;            // of the counters
+constexpr uint64_t kPollNs = 2 * kSecond;                  // how late a polled value may be
+constexpr double kStarvedStuck = 0.5, kStarvedSlow = 0.2;  // of the time
+constexpr double kStarvedExplains = 0.5;                   // of what is lost
 constexpr size_t kAllWorkers = 1024;           // in larger jobs only those concerned are looked at
 constexpr size_t kSiblings = 64;               // to compare a link with
 constexpr double kNearCeiling = 0.7;           // of the payload rate: headers take their part
@@ -818,6 +819,14 @@ class Finder {
 
   // ---- threads and memory --------------------------------------------------------------
 
+  bool TurnsLongEnough(const Worker& worker, const ThreadDelay& thread, uint64_t from) const {
+    const auto excess = in_.transit_excess_ns.find(&worker);
+    const uint64_t turns = thread.runq_count.Increase(from, in_.now_ns).value_or(0);
+    if (excess == in_.transit_excess_ns.end() || turns == 0) return true;
+    const auto waited = static_cast<double>(thread.runq_ns.Increase(from, in_.now_ns).value_or(0));
+    return TurnsExplain(waited / static_cast<double>(turns), excess->second);
+  }
+
   void Threads(const Worker& worker) {
     const ProcessState* process = hw_.FindProcess(worker.host, worker.key);
     if (process == nullptr) return;
@@ -826,7 +835,8 @@ class Finder {
                   : onset();
     if (in_.now_ns <= from) return;
     const double elapsed = static_cast<double>(in_.now_ns - from);
-    const double limit = in_.stuck ? kStarvedStuck : kStarvedSlow;
+    const double limit =
+        in_.stuck ? kStarvedStuck : std::max(kStarvedSlow, kStarvedExplains * in_.lost_share);
     for (const auto& [tid, thread] : process->delays) {
       const uint32_t roles = RolesOf(worker, tid);
       const char* name = (roles & MC_THREAD_PROGRESS) != 0 ? "proxy"
@@ -845,7 +855,8 @@ class Finder {
                static_cast<double>(onset() - begin);
       };
       const double starved = share(thread.runq_ns);
-      if (starved >= limit && starved >= 2 * before(thread.runq_ns)) {
+      if (starved >= limit && starved >= 2 * before(thread.runq_ns) &&
+          TurnsLongEnough(worker, thread, from)) {
         Fact& fact = Add(FactKind::kStarved, Weight::kStrong, Component::kHost, worker, kAnyButDead,
                          thread.runq_ns.FirstRise(from, in_.now_ns));
         fact.what = std::string("its ") + name + " thread gets no CPU";

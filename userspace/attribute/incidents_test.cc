@@ -592,6 +592,29 @@ TEST_F(HostStarved, ProxyThreadWithoutCpuIsHost) {
   ExpectEvidence("the proxy thread (tid 5001) of rank 1 was runnable and waited for a CPU");
 }
 
+// Threads wait a little on every busy host: it must explain what was lost.
+TEST_F(HostStarved, TooLittleForWhatIsLostIsNot) {
+  Warm();
+  Starve(1, 0.3);
+  ExpectUnknown({Component::kNic, Component::kFabric});
+  ExpectNoEvidence("waited for a CPU");
+}
+
+// Woken a hundred times a step, each time a little late: a step needs only a few turns.
+TEST_F(HostStarved, ManyShortWaitsAreNot) {
+  hw().Delay(1, true).runq_count = 1000;
+  Warm();
+  Costs costs(4);
+  costs[1].net_ms = 90;
+  for (int i = 0; i < 40; ++i) {
+    hw().Delay(1, true).runq_ns += 60'000'000;
+    hw().Delay(1, true).runq_count += 100;
+    Steps(1, costs);
+  }
+  ExpectUnknown({Component::kNic, Component::kFabric});
+  ExpectNoEvidence("waited for a CPU");
+}
+
 TEST_F(HostStarved, ThreadThatIsNotOfTheJobIsNot) {
   Warm();
   ThreadDelaySample other;

@@ -304,6 +304,7 @@ void HardwareModel::ApplyProcess(HostHardware& host, uint64_t t_ns, const Proces
     ThreadDelay& thread = process.delays[delay.tid];
     thread.now = delay;
     thread.runq_ns.Add(t_ns, delay.runq_ns);
+    thread.runq_count.Add(t_ns, delay.runq_count);
     thread.off_cpu_ns.Add(t_ns, delay.off_cpu_ns);
     thread.blocked_ns.Add(t_ns, delay.blocked_ns);
   }

@@ -133,7 +133,7 @@ struct Qp {
 
 struct ThreadDelay {
   ThreadDelaySample now;
-  CounterHistory runq_ns{32}, off_cpu_ns{32}, blocked_ns{32};
+  CounterHistory runq_ns{32}, runq_count{32}, off_cpu_ns{32}, blocked_ns{32};
 };
 
 struct ProcessState {
