@@ -129,9 +129,8 @@ int RunRecord(const Config& config, const Options& options) {
     now_ns = snapshot.t_ns;
     wall_ns = snapshot.wall_ns;
     if (first_ns == 0) first_ns = now_ns;
-    store.Check((*writer)->Append(snapshot));
     pipeline.Feed(snapshot);
-    ArmSuspected(pipeline, snapshot.host, probes->get());
+    if (options.probes) ArmSuspected(pipeline, snapshot.host, **source);
     report(false);
     const bool seen = (*source)->process_count() > 0;
     if (seen && !observed) {
@@ -154,6 +153,7 @@ int RunRecord(const Config& config, const Options& options) {
         metrics->SetRecordingLost((*writer)->snapshots_lost());
       }
     }
+    store.Check((*writer)->Append(*std::move(*next)));
     if (now_ns - first_ns >= *duration) break;
   }
   interrupt.reset();

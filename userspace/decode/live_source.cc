@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "userspace/base/clock.h"
 #include "userspace/decode/board_decode.h"
 #include "userspace/decode/hardware_source.h"
 #include "userspace/source/board_map.h"
@@ -36,24 +37,19 @@ constexpr uint32_t kMaxOpsPerTick = 65536;
 constexpr uint64_t kMaxRescanNs = 10 * kSecond;
 constexpr size_t kMaxProcesses = 256;
 
-uint64_t ReadClock(clockid_t id) {
-  timespec t{};
-  clock_gettime(id, &t);
-  return uint64_t(t.tv_sec) * kSecond + t.tv_nsec;
-}
-
 std::string Trim(std::string text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
   return text;
 }
 
 struct WatchedOp {
+  uint64_t id = 0;
   BoardMap::OpSeq seq;
-  bool read = false;         // `current` holds something
+  bool read = false;  // `current` holds something
   bool emitted_complete = false;
   uint64_t first_seen_ns = 0;
-  uint64_t changed_ns = 0;   // tick at which the words last changed
-  uint64_t emitted_ns = 0;   // 0: never
+  uint64_t changed_ns = 0;  // tick at which the words last changed
+  uint64_t emitted_ns = 0;  // 0: never
   uint64_t emitted_change_ns = 0;
 };
 
@@ -71,19 +67,21 @@ bool Complete(const OpSample& op) {
 }
 
 struct Tracked {
-  explicit Tracked(BoardMap map) : board(std::move(map)) {}
+  Tracked(BoardMap map, const std::string& proc_root, const ProcessKey& process)
+      : key(process), board(std::move(map)), stat(proc_root, process.pid) {}
   ProcessKey key;
   BoardMap board;
+  ProcStatFile stat;
   std::string name;
   std::string container;
   bool announced = false;
   uint64_t next_op = 1;
-  std::map<uint64_t, WatchedOp> ops;
+  std::vector<WatchedOp> ops;  // in order of id
   std::vector<WatchedFlow> flows;
-  std::vector<CommSample> comms;  // as last emitted, by index
+  std::vector<CommSample> comms;           // as last emitted, by index
   std::map<uint32_t, uint32_t> outer_tid;  // of the agent's namespace, by inner tid
   std::set<uint32_t> role_tids;            // inner tids of the threads on its board
-  ProcessSample last;  // header fields as last emitted
+  ProcessSample last;                      // header fields as last emitted
   uint64_t torn = 0;
   uint64_t next_host_ns = 0;
   bool still = false;
@@ -120,7 +118,7 @@ class LiveSourceImpl final : public LiveSource {
     if (!options_.now_ns) {
       if (!SleepUntilTick()) return std::optional<Snapshot>();
     }
-    uint64_t now = options_.now_ns ? options_.now_ns() : ReadClock(CLOCK_MONOTONIC);
+    uint64_t now = options_.now_ns ? options_.now_ns() : MonotonicNs();
     if (now >= next_scan_ns_) {
       Scan(now);
       next_scan_ns_ = now + options_.scan_interval_ns;
@@ -129,7 +127,7 @@ class LiveSourceImpl final : public LiveSource {
     snapshot.host = host_;
     snapshot.host_id = host_id_;
     snapshot.t_ns = now;
-    snapshot.wall_ns = options_.wall_ns ? options_.wall_ns() : ReadClock(CLOCK_REALTIME);
+    snapshot.wall_ns = options_.wall_ns ? options_.wall_ns() : ReadClockNs(CLOCK_REALTIME);
     snapshot.interval_ns = options_.interval_ns;
     HardwareReading hardware;
     if (hardware_) {
@@ -137,7 +135,7 @@ class LiveSourceImpl final : public LiveSource {
       snapshot.hardware = std::move(hardware.host);
     }
     for (auto it = tracked_.begin(); it != tracked_.end();) {
-      auto stat = ReadProcStat(options_.proc_root, it->first.pid);
+      const auto stat = it->second->stat.Read();
       bool gone = !stat || stat->start_time != it->first.start_time || stat->state == 'Z' ||
                   stat->state == 'X';
       ProcessSample sample;
@@ -192,10 +190,10 @@ class LiveSourceImpl final : public LiveSource {
  private:
   // False when interrupted.
   bool SleepUntilTick() {
-    uint64_t now = ReadClock(CLOCK_MONOTONIC);
+    uint64_t now = MonotonicNs();
     if (next_tick_ns_ == 0 || now > next_tick_ns_ + 10 * options_.interval_ns) next_tick_ns_ = now;
     while (!interrupted_.load()) {
-      now = ReadClock(CLOCK_MONOTONIC);
+      now = MonotonicNs();
       if (now >= next_tick_ns_) {
         next_tick_ns_ += options_.interval_ns;
         return true;
@@ -232,8 +230,8 @@ class LiveSourceImpl final : public LiveSource {
       if (now >= candidate.next_scan_ns) {
         auto stat = ReadProcStat(options_.proc_root, pid);
         if (!stat) continue;
-        candidate.wait_ns = std::min(
-            std::max(options_.scan_interval_ns, candidate.wait_ns * 3 / 2), kMaxRescanNs);
+        candidate.wait_ns =
+            std::min(std::max(options_.scan_interval_ns, candidate.wait_ns * 3 / 2), kMaxRescanNs);
         candidate.next_scan_ns = now + candidate.wait_ns;
         candidate.denied = candidate.nccl_without_board = false;
         bool kernel_thread = pid == 2 || stat->parent == 2;
@@ -266,11 +264,11 @@ class LiveSourceImpl final : public LiveSource {
         unusable_[key] = "more than " + std::to_string(kMaxProcesses) + " processes with a board";
         return false;
       }
-      auto process = std::make_unique<Tracked>(*std::move(map));
-      process->key = key;
+      auto process = std::make_unique<Tracked>(*std::move(map), options_.proc_root, key);
       process->name = PrintableName(stat.name);
-      process->container = ContainerId(
-          ReadSmallFile(options_.proc_root + "/" + std::to_string(key.pid) + "/cgroup").value_or(""));
+      process->container =
+          ContainerId(ReadSmallFile(options_.proc_root + "/" + std::to_string(key.pid) + "/cgroup")
+                          .value_or(""));
       if (requested_level_ != MC_LEVEL_UNSET && !process->board.RequestLevel(requested_level_)) {
         level_denied_ = true;
       }
@@ -289,8 +287,7 @@ class LiveSourceImpl final : public LiveSource {
     out->last_callback_ns = header.last_callback_ns;
     for (int i = 0; i < MC_LOSS_COUNT; ++i) out->lost[i] = header.lost[i];
     bool changed = !process.announced || out->level != process.last.level ||
-                   out->lost != process.last.lost ||
-                   out->profiler_api != process.last.profiler_api;
+                   out->lost != process.last.lost || out->profiler_api != process.last.profiler_api;
     if (!process.announced) {
       out->name = process.name;
       out->container = process.container;
@@ -358,16 +355,17 @@ class LiveSourceImpl final : public LiveSource {
       uint64_t begin = process.next_op;
       uint64_t most = std::min<uint64_t>(capacity, kMaxOpsPerTick);
       if (end - begin > most) begin = end - most;
-      for (uint64_t id = begin; id < end; ++id) process.ops[id].first_seen_ns = now;
+      for (uint64_t id = begin; id < end; ++id) {
+        WatchedOp& watched = process.ops.emplace_back();
+        watched.id = id;
+        watched.first_seen_ns = now;
+      }
       process.next_op = end;
     }
-    for (auto it = process.ops.begin(); it != process.ops.end();) {
-      uint64_t id = it->first;
-      WatchedOp& watched = it->second;
-      if (process.next_op - id > capacity) {  // its slot was given away
-        it = process.ops.erase(it);
-        continue;
-      }
+    // True: nothing more is to be seen of this operation.
+    const auto sampled = [&](WatchedOp& watched) {
+      const uint64_t id = watched.id;
+      if (process.next_op - id > capacity) return true;  // its slot was given away
       BoardMap::OpSeq seq = process.board.ReadOpSeq(id);
       bool moved = !(watched.read && seq == watched.seq);
       if (moved) watched.changed_ns = now;
@@ -379,37 +377,41 @@ class LiveSourceImpl final : public LiveSource {
         mc_board_op line{};
         if (!process.board.ReadOp(id, &line)) {
           ++process.torn;
-          ++it;
-          continue;
+          return false;
         }
         if (line.id != id) {  // not written yet, or overwritten
-          bool lost = line.id > id || now - watched.first_seen_ns > kSecond;
-          it = lost ? process.ops.erase(it) : std::next(it);
-          continue;
+          return line.id > id || now - watched.first_seen_ns > kSecond;
         }
         watched.seq = seq;
         watched.read = true;
         sample = DecodeOp(line);
         bool complete = Complete(sample);
-        emit = watched.emitted_ns == 0 || (complete && !watched.emitted_complete) || still || gone ||
-               now - watched.emitted_ns >= kRepeatNs;
+        emit = watched.emitted_ns == 0 || (complete && !watched.emitted_complete) || still ||
+               gone || now - watched.emitted_ns >= kRepeatNs;
         watched.emitted_complete = complete;
       }
       if (emit) {
         watched.emitted_ns = now;
         watched.emitted_change_ns = watched.changed_ns;
+        if (out->ops.empty()) out->ops.reserve(32);  // large: growing step by step copies much
         out->ops.push_back(std::move(sample));
       }
       if (!watched.emitted_complete && still) process.still = true;
       uint64_t quiet = now - watched.changed_ns;
-      bool forget = watched.read && watched.emitted_change_ns == watched.changed_ns &&
-                    ((watched.emitted_complete && quiet >= kSettledNs));
-      if (watched.read && !watched.emitted_complete && quiet >= kSilentNs &&
-          watched.seq.proxy == 0 && watched.seq.kernel == 0) {
-        forget = true;
+      if (watched.read && watched.emitted_complete && quiet >= kSettledNs &&
+          watched.emitted_change_ns == watched.changed_ns) {
+        return true;
       }
-      it = forget ? process.ops.erase(it) : std::next(it);
+      return watched.read && !watched.emitted_complete && quiet >= kSilentNs &&
+             watched.seq.proxy == 0 && watched.seq.kernel == 0;
+    };
+    size_t kept = 0;
+    for (WatchedOp& watched : process.ops) {
+      if (sampled(watched)) continue;
+      if (&process.ops[kept] != &watched) process.ops[kept] = watched;
+      ++kept;
     }
+    process.ops.resize(kept);
   }
 
   void SampleFlows(Tracked& process, const mc_board_header& header, uint64_t now, bool gone,
@@ -439,7 +441,7 @@ class LiveSourceImpl final : public LiveSource {
   HostSample SampleHost(Tracked& process, const mc_board_header& header) {
     HostSample host;
     std::string base = options_.proc_root + "/" + std::to_string(process.key.pid);
-    if (auto stat = ReadProcStat(options_.proc_root, process.key.pid)) {
+    if (const auto stat = process.stat.Read()) {
       host.state = stat->state;
       host.major_faults = stat->major_faults;
     }
@@ -519,7 +521,8 @@ class LiveSourceImpl final : public LiveSource {
     }
     for (const auto& [key, problem] : unusable_) {
       blind.push_back({"pid " + std::to_string(key.pid) + ": " + problem,
-                       "this process is not visible", "use the plugin and the agent of one release"});
+                       "this process is not visible",
+                       "use the plugin and the agent of one release"});
       if (blind.size() > 16) break;
     }
     if (hardware_) {

@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,18 +16,20 @@
 namespace mycroft {
 namespace {
 
-std::optional<uint64_t> ParseU64(const std::string& text, int base = 10) {
+std::optional<uint64_t> ParseU64(std::string_view text, int base = 10) {
   uint64_t value = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
   if (error != std::errc() || end != text.data() + text.size() || text.empty()) return std::nullopt;
   return value;
 }
 
-std::vector<std::string> Words(const std::string& text) {
-  // By hand: this runs for every process on the host, and a stream is slow to make.
-  std::vector<std::string> words;
-  const char* kSpace = " \t\n\v\f\r";
-  for (size_t at = text.find_first_not_of(kSpace); at != std::string::npos;) {
+// Views into `text`. By hand: this runs for every process on the host, and a stream is slow
+// to make.
+std::vector<std::string_view> Words(std::string_view text) {
+  std::vector<std::string_view> words;
+  words.reserve(64);  // more than /proc/PID/stat has
+  constexpr std::string_view kSpace = " \t\n\v\f\r";
+  for (size_t at = text.find_first_not_of(kSpace); at != std::string_view::npos;) {
     const size_t end = std::min(text.find_first_of(kSpace, at), text.size());
     words.push_back(text.substr(at, end - at));
     at = text.find_first_not_of(kSpace, end);
@@ -35,6 +38,18 @@ std::vector<std::string> Words(const std::string& text) {
 }
 
 }  // namespace
+
+std::string PrintableName(const std::string& text) {
+  std::string out = text.substr(0, std::min<size_t>(text.size(), 63));
+  for (char& c : out) {
+    if (c < 0x20 || c > 0x7e) c = '?';
+  }
+  return out;
+}
+
+std::string PrintableName(const char* bytes, size_t size) {
+  return PrintableName(std::string(bytes, strnlen(bytes, size)));
+}
 
 std::optional<std::string> ReadSmallFile(const std::string& path, size_t max_bytes) {
   int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -69,15 +84,15 @@ std::vector<uint32_t> ListNumericEntries(const std::string& folder) {
   return numbers;
 }
 
-std::optional<ProcStat> ParseProcStat(const std::string& text) {
+std::optional<ProcStat> ParseProcStat(std::string_view text) {
   // "pid (name) S ppid ...": the name may contain spaces and parentheses.
   size_t open_paren = text.find('(');
   size_t close_paren = text.rfind(')');
-  if (open_paren == std::string::npos || close_paren == std::string::npos ||
+  if (open_paren == std::string_view::npos || close_paren == std::string_view::npos ||
       close_paren < open_paren) {
     return std::nullopt;
   }
-  std::vector<std::string> fields = Words(text.substr(close_paren + 1));
+  const std::vector<std::string_view> fields = Words(text.substr(close_paren + 1));
   // fields[0] is field 3 of proc(5); start time is field 22.
   if (fields.size() < 20 || fields[0].size() != 1) return std::nullopt;
   auto parent = ParseU64(fields[1]);
@@ -85,7 +100,7 @@ std::optional<ProcStat> ParseProcStat(const std::string& text) {
   auto start = ParseU64(fields[19]);
   if (!parent || !major || !start) return std::nullopt;
   ProcStat stat;
-  stat.name = text.substr(open_paren + 1, close_paren - open_paren - 1);
+  stat.name = std::string(text.substr(open_paren + 1, close_paren - open_paren - 1));
   stat.state = fields[0][0];
   stat.parent = static_cast<uint32_t>(*parent);
   stat.major_faults = *major;
@@ -94,8 +109,24 @@ std::optional<ProcStat> ParseProcStat(const std::string& text) {
 }
 
 std::optional<ProcStat> ReadProcStat(const std::string& root, uint32_t pid) {
-  auto text = ReadSmallFile(root + "/" + std::to_string(pid) + "/stat", 4096);
-  return text ? ParseProcStat(*text) : std::nullopt;
+  return ProcStatFile(root, pid).Read();
+}
+
+ProcStatFile::ProcStatFile(const std::string& root, uint32_t pid)
+    : fd_(open((root + "/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC)) {}
+
+ProcStatFile::~ProcStatFile() {
+  if (fd_ >= 0) close(fd_);
+}
+
+std::optional<ProcStat> ProcStatFile::Read() const {
+  char buffer[4096];
+  ssize_t n = 0;
+  do {
+    n = pread(fd_, buffer, sizeof(buffer), 0);
+  } while (n < 0 && errno == EINTR);
+  if (n <= 0) return std::nullopt;
+  return ParseProcStat({buffer, static_cast<size_t>(n)});
 }
 
 std::optional<uint32_t> ReadInnerPid(const std::string& status_path) {
@@ -104,7 +135,8 @@ std::optional<uint32_t> ReadInnerPid(const std::string& status_path) {
   size_t at = text->find("\nNSpid:");
   if (at == std::string::npos) return std::nullopt;
   size_t end = text->find('\n', at + 1);
-  std::vector<std::string> words = Words(text->substr(at + 7, end - at - 7));
+  const std::vector<std::string_view> words =
+      Words(std::string_view(*text).substr(at + 7, end - at - 7));
   if (words.empty()) return std::nullopt;
   auto value = ParseU64(words.back());
   if (!value) return std::nullopt;
@@ -112,7 +144,7 @@ std::optional<uint32_t> ReadInnerPid(const std::string& status_path) {
 }
 
 std::optional<Schedstat> ParseSchedstat(const std::string& text) {
-  std::vector<std::string> words = Words(text);
+  const std::vector<std::string_view> words = Words(text);
   if (words.size() < 2) return std::nullopt;
   auto run = ParseU64(words[0]);
   auto wait = ParseU64(words[1]);
@@ -238,7 +270,7 @@ std::vector<TcpSocket> ReadTcpSockets(const std::string& root, uint32_t pid) {
     std::getline(in, line);  // heading
     while (std::getline(in, line)) {
       // sl local remote st tx:rx tr:when retrnsmt uid timeout inode
-      std::vector<std::string> words = Words(line);
+      const std::vector<std::string_view> words = Words(line);
       if (words.size() < 10 || words[3] != "01") continue;
       auto inode = ParseU64(words[9]);
       if (!inode || inodes.count(*inode) == 0) continue;
@@ -248,7 +280,8 @@ std::vector<TcpSocket> ReadTcpSockets(const std::string& root, uint32_t pid) {
       auto rx = ParseU64(words[4].substr(colon + 1), 16);
       auto retransmits = ParseU64(words[6], 16);
       if (!tx || !rx || !retransmits) continue;
-      sockets.push_back({words[1], words[2], *tx, *rx, static_cast<uint32_t>(*retransmits)});
+      sockets.push_back({std::string(words[1]), std::string(words[2]), *tx, *rx,
+                         static_cast<uint32_t>(*retransmits)});
     }
   }
   return sockets;

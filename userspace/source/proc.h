@@ -9,9 +9,15 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace mycroft {
+
+// A name from outside, safe to print: at most 63 bytes, each that is not printable ASCII
+// becomes '?'. The second form takes `size` bytes at most, up to a zero.
+std::string PrintableName(const std::string& text);
+std::string PrintableName(const char* bytes, size_t size);
 
 // At most `max_bytes` of a file; nullopt when it cannot be read.
 std::optional<std::string> ReadSmallFile(const std::string& path, size_t max_bytes = 65536);
@@ -27,8 +33,23 @@ struct ProcStat {
   uint64_t start_time = 0;  // clock ticks since boot
 };
 // Parses /proc/PID/stat (or a task's); nullopt when malformed.
-std::optional<ProcStat> ParseProcStat(const std::string& text);
+std::optional<ProcStat> ParseProcStat(std::string_view text);
 std::optional<ProcStat> ReadProcStat(const std::string& root, uint32_t pid);
+
+// /proc/PID/stat held open, to be read again and again: the descriptor means this process
+// and never a later one with the same number.
+class ProcStatFile {
+ public:
+  ProcStatFile(const std::string& root, uint32_t pid);
+  ~ProcStatFile();
+  ProcStatFile(const ProcStatFile&) = delete;
+  ProcStatFile& operator=(const ProcStatFile&) = delete;
+  // nullopt: the process is gone, or its line cannot be read.
+  std::optional<ProcStat> Read() const;
+
+ private:
+  int fd_;
+};
 
 // The pid in the innermost namespace of that process or task (NSpid of status).
 std::optional<uint32_t> ReadInnerPid(const std::string& status_path);
@@ -65,7 +86,7 @@ bool MapsContain(const std::string& root, uint32_t pid, const std::string& needl
 
 // One established TCP socket of a process, queues in bytes.
 struct TcpSocket {
-  std::string local;   // address:port as the kernel prints it (hex)
+  std::string local;  // address:port as the kernel prints it (hex)
   std::string remote;
   uint64_t tx_queue = 0;  // written by the process, not yet acknowledged
   uint64_t rx_queue = 0;  // received, not yet read by the process

@@ -275,5 +275,15 @@ TEST_F(ProcTree, TcpSocketsOfTheProcessOnly) {
   EXPECT_THAT(ReadTcpSockets(root_, 43), IsEmpty());
 }
 
+TEST(PrintableName, KeepsWhatCanBePrinted) {
+  EXPECT_EQ(PrintableName(""), "");
+  EXPECT_EQ(PrintableName("pg_0 ~(x)"), "pg_0 ~(x)");
+  EXPECT_EQ(PrintableName("a\nb\x1b[2J\x7f\xff"), "a?b?[2J??");
+  EXPECT_EQ(PrintableName(std::string("a\0b", 3)), "a?b");
+  const char unterminated[4] = {'a', '\x01', 'b', 'c'};
+  EXPECT_EQ(PrintableName(unterminated, sizeof(unterminated)), "a?bc");
+  EXPECT_EQ(PrintableName(std::string(200, 'x')), std::string(63, 'x'));
+}
+
 }  // namespace
 }  // namespace mycroft

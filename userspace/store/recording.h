@@ -42,7 +42,7 @@ class RecordingWriter {
 
   // ResourceExhausted when the disk is full: what was committed stays, the
   // writer may be used again once there is room; lost snapshots are counted.
-  [[nodiscard]] virtual absl::Status Append(const Snapshot& snapshot) = 0;
+  [[nodiscard]] virtual absl::Status Append(Snapshot snapshot) = 0;
   // Inserts or replaces by Incident::id.
   [[nodiscard]] virtual absl::Status PutIncident(const Incident& incident) = 0;
   [[nodiscard]] virtual absl::Status Flush() = 0;

@@ -115,7 +115,7 @@ class Writer : public RecordingWriter {
     if (db_ != nullptr) (void)Flush();
   }
 
-  absl::Status Append(const Snapshot& snapshot) override;
+  absl::Status Append(Snapshot snapshot) override;
   absl::Status PutIncident(const Incident& incident) override {
     changed_incidents_[incident.id] = IncidentToJson(incident);
     return absl::OkStatus();
@@ -299,7 +299,7 @@ Writer::Host& Writer::HostOf(const Snapshot& snapshot) {
   return hosts_.back();
 }
 
-absl::Status Writer::Append(const Snapshot& snapshot) {
+absl::Status Writer::Append(Snapshot snapshot) {
   if (absl::Status status = CheckStorable(snapshot); !status.ok()) {
     ++lost_;
     return status;
@@ -307,11 +307,12 @@ absl::Status Writer::Append(const Snapshot& snapshot) {
   const int64_t host = HostOf(snapshot).id;
   const auto since = pending_since_.try_emplace(host, snapshot.t_ns).first;
   const bool backwards = snapshot.t_ns < since->second;
+  const uint64_t waited = snapshot.t_ns - since->second;
   // Before the next tick, which may come late, would make it more than a second.
   const uint64_t next_tick = snapshot.interval_ns + snapshot.interval_ns / 2;
-  pending_.push_back(snapshot);
   pending_bytes_ += MemoryBytes(snapshot);
-  if (backwards || snapshot.t_ns - since->second + next_tick >= options_.commit_interval_ns ||
+  pending_.push_back(std::move(snapshot));
+  if (backwards || waited + next_tick >= options_.commit_interval_ns ||
       pending_bytes_ >= kMaxPendingBytes) {
     return Commit();
   }
