@@ -367,6 +367,54 @@ TEST_F(CommandTest, DoctorOfThisHost) {
   EXPECT_EQ(found.at("checks").size(), 19u);
 }
 
+TEST_F(CommandTest, StrictFailsWhenAProbeCannotBeAttached) {
+  std::string missing;
+  const json doctor = json::parse(Mycroft({"doctor", "--json"}).out);
+  for (const json& probe : doctor.at("probes")) {
+    if (probe.at("attached") == "" || probe.at("problem") != "") missing = probe.at("name");
+  }
+  for (const char* verb : {"diagnose", "record", "top"}) {
+    std::vector<std::string> arguments = {verb, "--strict", "-p", Self()};
+    if (std::string(verb) == "top") {
+      arguments.insert(arguments.end(), {"--once", "--wait", "50ms"});
+    } else {
+      arguments.insert(arguments.end(), {"-d", "100ms"});
+    }
+    if (std::string(verb) == "record") arguments.insert(arguments.end(), {"-o", Path("s.mycroft")});
+    const ProcessResult result = Mycroft(arguments);
+    EXPECT_EQ(result.exit_code, missing.empty() ? 5 : 1) << verb << ": " << result.err;
+    EXPECT_THAT(result.err, HasSubstr(missing)) << verb;
+    arguments.push_back("--no-probes");
+    EXPECT_EQ(Mycroft(arguments).exit_code, 5) << verb;
+  }
+}
+
+TEST_F(CommandTest, TheAgentKeepsOnlyTheRightsThatItNeeds) {
+  if (::geteuid() != 0) GTEST_SKIP() << "not root: there are no rights to give up";
+  ChildProcess record({MYCROFT_COMMAND, "record", "-p", Self(), "-o", Path("r.mycroft")});
+  ASSERT_TRUE(record.ReadUntil("no process with the plugin yet")) << "its threads run by then";
+  const std::string tasks = "/proc/" + std::to_string(record.pid()) + "/task";
+  size_t threads = 0;
+  for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+    ++threads;
+    std::ifstream status(task.path() / "status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.rfind("CapPrm:", 0) != 0 && line.rfind("CapEff:", 0) != 0) continue;
+      const uint64_t held = std::stoull(line.substr(7), nullptr, 16);
+      constexpr uint64_t kDacOverride = 1, kDacReadSearch = 2, kSysPtrace = 19, kPerfmon = 38,
+                         kBpf = 39;
+      EXPECT_EQ(held & ~(1ull << kDacOverride | 1ull << kDacReadSearch | 1ull << kSysPtrace |
+                         1ull << kPerfmon | 1ull << kBpf),
+                0u)
+          << line << " of thread " << task.path().filename();
+      EXPECT_NE(held & 1ull << kSysPtrace, 0u) << line;
+    }
+  }
+  EXPECT_GT(threads, 1u);
+  ::kill(record.pid(), SIGTERM);
+  EXPECT_EQ(record.Wait().exit_code, 5);
+}
+
 TEST_F(CommandTest, ManualPages) {
   EXPECT_EQ(Mycroft({"__man", Path("man")}).exit_code, 0);
   EXPECT_TRUE(std::filesystem::exists(Path("man/mycroft.1")));

@@ -73,23 +73,22 @@ int DiagnoseLive(const Config& config, const Options& options) {
   const absl::StatusOr<uint64_t> duration =
       options.duration.empty() ? kDefaultDurationNs : ParseDuration(options.duration);
   if (!duration.ok()) return Fail(duration.status());
-  const absl::StatusOr<std::unique_ptr<KernelProbes>> probes = OpenProbes(options);
-  if (!probes.ok()) return Fail(probes.status());
-  absl::StatusOr<std::unique_ptr<LiveSource>> source = OpenLive(config, options, probes->get());
-  if (!source.ok()) return Fail(source.status());
+  const absl::StatusOr<Live> live = OpenLive(config, options);
+  if (!live.ok()) return Fail(live.status());
+  LiveSource& source = *live->source;
   LogDetail("watching for " + ExactDuration(*duration));
   Pipeline pipeline(MakePipelineOptions(config));
   bool observed = false;
   uint64_t first_ns = 0;
-  const InterruptOnSignal interrupt(**source);
+  const InterruptOnSignal interrupt(source);
   for (;;) {
-    absl::StatusOr<std::optional<Snapshot>> next = (*source)->Next();
+    absl::StatusOr<std::optional<Snapshot>> next = source.Next();
     if (!next.ok()) return Fail(next.status());
     if (!*next) break;
     if (first_ns == 0) first_ns = (*next)->t_ns;
     pipeline.Feed(**next);
-    if (options.probes) ArmSuspected(pipeline, (*next)->host, **source);
-    observed = observed || (*source)->process_count() > 0;
+    if (live->probes) ArmSuspected(pipeline, (*next)->host, source);
+    observed = observed || source.process_count() > 0;
     if (HasVerdict(pipeline.incidents()) || (*next)->t_ns - first_ns >= *duration) break;
   }
   return Finish(pipeline, observed, true, first_ns, config, options);

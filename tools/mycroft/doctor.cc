@@ -31,9 +31,8 @@ namespace fs = std::filesystem;
 using std::to_string;
 
 constexpr int kDoctorSchemaVersion = 1;
-// What the kernel probes will be needed for; this version has none yet.
 constexpr char kProbesLost[] =
-    "kernel probes for RDMA, PCIe and scheduling could not attach (this version has none yet)";
+    "kernel probes (RDMA, PCIe, scheduling) may not attach: see the probes below";
 
 // Capability numbers of the kernel's uapi, stable for ever.
 constexpr int kCapDacReadSearch = 2, kCapSysPtrace = 19, kCapSysAdmin = 21, kCapPerfmon = 38,

@@ -13,9 +13,6 @@
 namespace mycroft {
 namespace {
 
-constexpr char kProbesHelp[] =
-    "attach the eBPF probes (queue pairs, thread delays, PCIe errors); 'mycroft doctor' lists them";
-
 const CLI::Validator& DurationCheck() {
   static const CLI::Validator check(
       [](std::string& text) {
@@ -71,6 +68,11 @@ void AddSampling(CLI::App* app, Options& options) {
                 "no progress for at least this long is stuck");
   AddConfigFlag(app, options, "--slow-factor", "detect.slow_factor",
                 "this many times the baseline is slow");
+  app->add_flag_callback(
+      "--no-probes", [&options] { options.overrides["probes"] = {"--no-probes", "false"}; },
+      "do not attach the eBPF probes (queue pairs, thread delays, PCIe errors; 'mycroft doctor' "
+      "lists them)");
+  app->add_flag("--strict", options.strict, "exit code 1 when a probe cannot be attached");
 }
 
 void AddJson(CLI::App* app, Options& options, const std::string& help) {
@@ -237,7 +239,6 @@ std::unique_ptr<CLI::App> MakeApp(Options& options) {
       ->type_name("DURATION")
       ->check(DurationCheck());
   AddSampling(record, options);
-  record->add_flag("--probes", options.probes, kProbesHelp);
   AddConfigFlag(record, options, "--max-size", "record.max_size",
                 "drop the oldest part of a larger recording; 0: keep all");
   AddConfigFlag(record, options, "--max-age", "record.max_age",
@@ -281,7 +282,6 @@ std::unique_ptr<CLI::App> MakeApp(Options& options) {
       ->type_name("DURATION")
       ->check(DurationCheck());
   AddSampling(diagnose, options);
-  diagnose->add_flag("--probes", options.probes, kProbesHelp);
   diagnose->add_flag("--no-color", options.no_color, "no colours; NO_COLOR, too");
 
   CLI::App* exporter = verbs["export"];

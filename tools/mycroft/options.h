@@ -42,8 +42,7 @@ struct Options {
   std::string duration;              // record, diagnose
   std::vector<std::string> command;  // run
   bool chain = false;                // run
-  bool strict = false;               // doctor
-  bool probes = false;               // record, diagnose
+  bool strict = false;               // doctor, record, top, diagnose
   bool append = false;               // record
   bool once = false;                 // top
   std::string wait;                  // top

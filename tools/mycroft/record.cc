@@ -65,10 +65,9 @@ int RunRecord(const Config& config, const Options& options) {
       options.duration.empty() ? UINT64_MAX : ParseDuration(options.duration);
   if (!duration.ok()) return Fail(duration.status());
 
-  const absl::StatusOr<std::unique_ptr<KernelProbes>> probes = OpenProbes(options);
-  if (!probes.ok()) return Fail(probes.status());
-  absl::StatusOr<std::unique_ptr<LiveSource>> source = OpenLive(config, options, probes->get());
-  if (!source.ok()) return Fail(source.status());
+  const absl::StatusOr<Live> live = OpenLive(config, options);
+  if (!live.ok()) return Fail(live.status());
+  LiveSource& source = *live->source;
   std::shared_ptr<JobMetrics> metrics;
   std::unique_ptr<MetricsEndpoint> endpoint;
   if (!config.metrics_listen.empty()) {
@@ -91,7 +90,7 @@ int RunRecord(const Config& config, const Options& options) {
   if (!writer.ok()) return Fail(writer.status());
 
   // From the first word on, a signal ends the recording in good order.
-  std::optional<InterruptOnSignal> interrupt(std::in_place, **source);
+  std::optional<InterruptOnSignal> interrupt(std::in_place, source);
   LogInfo("recording to " + path + ", every " + ExactDuration(config.interval_ns) +
           (options.duration.empty() ? "; Ctrl-C ends it" : " for " + options.duration));
   if (endpoint) LogInfo("metrics on " + endpoint->url());
@@ -119,7 +118,7 @@ int RunRecord(const Config& config, const Options& options) {
   };
 
   for (;;) {
-    absl::StatusOr<std::optional<Snapshot>> next = (*source)->Next();
+    absl::StatusOr<std::optional<Snapshot>> next = source.Next();
     if (!next.ok()) {
       failure = next.status();
       break;
@@ -130,17 +129,17 @@ int RunRecord(const Config& config, const Options& options) {
     wall_ns = snapshot.wall_ns;
     if (first_ns == 0) first_ns = now_ns;
     pipeline.Feed(snapshot);
-    if (options.probes) ArmSuspected(pipeline, snapshot.host, **source);
+    if (live->probes) ArmSuspected(pipeline, snapshot.host, source);
     report(false);
-    const bool seen = (*source)->process_count() > 0;
+    const bool seen = source.process_count() > 0;
     if (seen && !observed) {
-      LogInfo("watching " + std::to_string((*source)->process_count()) +
-              ((*source)->process_count() == 1 ? " process" : " processes"));
+      LogInfo("watching " + std::to_string(source.process_count()) +
+              (source.process_count() == 1 ? " process" : " processes"));
     }
     observed = observed || seen;
     if (!observed && !waiting_said && now_ns - first_ns > 2 * kSecond) {
       waiting_said = true;
-      LogInfo((*source)->saw_process_without_plugin()
+      LogInfo(source.saw_process_without_plugin()
                   ? "processes use NCCL, but without the plugin; 'mycroft doctor' says what to "
                     "set"
                   : "no process with the plugin yet; start one with 'mycroft run -- COMMAND'");

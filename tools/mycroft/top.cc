@@ -96,17 +96,19 @@ int TopLiveOnce(const Config& config, const Options& options) {
                                       ? std::max<uint64_t>(3 * config.interval_ns, 1'000'000'000)
                                       : ParseDuration(options.wait);
   if (!wait.ok()) return Fail(wait.status());
-  absl::StatusOr<std::unique_ptr<LiveSource>> source = OpenLive(config, options);
-  if (!source.ok()) return Fail(source.status());
+  const absl::StatusOr<Live> live = OpenLive(config, options);
+  if (!live.ok()) return Fail(live.status());
+  LiveSource& source = *live->source;
   Pipeline pipeline(MakePipelineOptions(config));
   uint64_t first_ns = 0;
-  const InterruptOnSignal interrupt(**source);
+  const InterruptOnSignal interrupt(source);
   for (;;) {
-    absl::StatusOr<std::optional<Snapshot>> next = (*source)->Next();
+    absl::StatusOr<std::optional<Snapshot>> next = source.Next();
     if (!next.ok()) return Fail(next.status());
     if (!*next) break;
     if (first_ns == 0) first_ns = (*next)->t_ns;
     pipeline.Feed(**next);
+    if (live->probes) ArmSuspected(pipeline, (*next)->host, source);
     if ((*next)->t_ns - first_ns >= *wait) break;
   }
   TopData data;
@@ -121,17 +123,27 @@ int TopLiveOnce(const Config& config, const Options& options) {
 }
 
 int TopLive(const Config& config, const Options& options) {
-  absl::StatusOr<std::unique_ptr<LiveSource>> source = OpenLive(config, options);
-  if (!source.ok()) return Fail(source.status());
   // Before the feed's thread: see guardian.h.
   absl::StatusOr<std::unique_ptr<Screen>> screen = Screen::Open();
   if (!screen.ok()) {
     LogDetail(StatusText(screen.status()) + "; printing one frame");
     return TopLiveOnce(config, options);
   }
-  LiveSource& live = **source;
+  const absl::StatusOr<Live> live = OpenLive(config, options);
+  if (!live.ok()) {
+    screen->reset();
+    return Fail(live.status());
+  }
+  LiveSource& source = *live->source;
+  LiveFeed::AfterFeed arm;
+  if (live->probes) {
+    arm = [&source](Pipeline& pipeline, const std::string& host) {
+      ArmSuspected(pipeline, host, source);
+    };
+  }
   LiveFeed feed(
-      live, [&live] { live.Interrupt(); }, MakePipelineOptions(config), config.interval_ns);
+      source, [&source] { source.Interrupt(); }, MakePipelineOptions(config), config.interval_ns,
+      std::move(arm));
   TopState state = MakeState(config);
   RunTop(feed, **screen, state, {".", UserConfigPath(ProcessEnvironment())});
   return kExitOk;

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/mycroft/watch.h"
 
+#include <linux/capability.h>
 #include <signal.h>
 
 #include <atomic>
 #include <ctime>
 #include <nlohmann/json.hpp>
-#include <set>
 
+#include "userspace/base/log.h"
 #include "userspace/base/units.h"
 #include "userspace/decode/bpf_kernel_probes.h"
+#include "userspace/model/devices.h"
 #include "userspace/report/text.h"
 #include "userspace/report/top/rows.h"
 #include "userspace/report/verdict.h"
+#include "userspace/source/probes/capabilities.h"
 
 namespace mycroft {
 namespace {
@@ -64,35 +67,52 @@ PipelineOptions MakePipelineOptions(const Config& config) {
   return options;
 }
 
-absl::StatusOr<std::unique_ptr<KernelProbes>> OpenProbes(const Options& options) {
-  if (!options.probes) return std::unique_ptr<KernelProbes>();
+
+namespace {
+
+absl::StatusOr<std::unique_ptr<KernelProbes>> OpenProbes(bool strict) {
   absl::StatusOr<std::unique_ptr<BpfKernelProbes>> probes = BpfKernelProbes::Create({});
   if (!probes.ok()) return probes.status();
+  std::string missing;
+  for (const ProbeRow& row : (*probes)->set().Rows()) {
+    const ProbeSample sample = ProbeSampleOf(row);
+    if (Degraded(sample)) missing += "\n  " + sample.name + ": " + sample.problem;
+  }
+  if (strict && !missing.empty()) {
+    return absl::FailedPreconditionError("--strict: not every probe could be attached:" + missing);
+  }
   return std::unique_ptr<KernelProbes>(*std::move(probes));
 }
 
-void ArmSuspected(Pipeline& pipeline, const std::string& host, LiveSource& source) {
-  const std::map<std::string, DeepProbes> suspicions = pipeline.Suspicions();
-  const auto found = suspicions.find(host);
-  std::set<ProcessKey> processes;
-  uint64_t until_ns = 0;
-  if (found != suspicions.end()) {
-    for (const auto& [process, tid] : found->second.threads) processes.insert(process);
-    for (const DeepProbes::Qp& qp : found->second.qps) processes.insert(qp.process);
-    until_ns = found->second.until_ns;
-  }
-  source.ArmDeep({processes.begin(), processes.end()}, until_ns);
+// Files of other users, among them the folder of a recording, are still written.
+absl::Status GiveUpRights() {
+  std::vector<int> keep = CapabilitiesWhileRunning();
+  keep.push_back(CAP_DAC_OVERRIDE);
+  return DropCapabilities(keep);
 }
 
-absl::StatusOr<std::unique_ptr<LiveSource>> OpenLive(const Config& config, const Options& options,
-                                                     KernelProbes* probes) {
+}  // namespace
+
+absl::StatusOr<Live> OpenLive(const Config& config, const Options& options) {
+  Live out;
+  if (config.probes) {
+    absl::StatusOr<std::unique_ptr<KernelProbes>> probes = OpenProbes(options.strict);
+    if (!probes.ok()) return probes.status();
+    out.probes = *std::move(probes);
+  }
   LiveOptions live;
-  live.probes = probes;
+  live.probes = out.probes.get();
   live.interval_ns = config.interval_ns;
   live.pids.insert(options.pids.begin(), options.pids.end());
   absl::StatusOr<std::unique_ptr<LiveSource>> source = LiveSource::Create(live);
-  if (source.ok() && config.level != MC_LEVEL_UNSET) (*source)->RequestLevel(config.level);
-  return source;
+  if (!source.ok()) return source.status();
+  out.source = *std::move(source);
+  if (config.level != MC_LEVEL_UNSET) out.source->RequestLevel(config.level);
+  out.source->ReadAhead();
+  if (const absl::Status given_up = GiveUpRights(); !given_up.ok()) {
+    LogWarning(StatusText(given_up) + "; going on with more rights than needed");
+  }
+  return out;
 }
 
 InterruptOnSignal::InterruptOnSignal(LiveSource& source) {

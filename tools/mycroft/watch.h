@@ -22,18 +22,16 @@ namespace mycroft {
 
 PipelineOptions MakePipelineOptions(const Config& config);
 
-// `probes` must outlive the source.
-[[nodiscard]] absl::StatusOr<std::unique_ptr<LiveSource>> OpenLive(const Config& config,
-                                                                   const Options& options,
-                                                                   KernelProbes* probes = nullptr);
+// What watches the jobs of this host.
+struct Live {
+  std::unique_ptr<KernelProbes> probes;  // null: off; outlives the source
+  std::unique_ptr<LiveSource> source;
+};
 
-// The kernel probes when `--probes` asks for them, else null. Without rights they are
-// there too, and their rows say what is missing.
-[[nodiscard]] absl::StatusOr<std::unique_ptr<KernelProbes>> OpenProbes(const Options& options);
-
-// Arms the deep probes of a source for the processes that the pipeline suspects on this
-// host; without probes nothing happens.
-void ArmSuspected(Pipeline& pipeline, const std::string& host, LiveSource& source);
+// Attaches the probes (configuration key `probes`), makes the source, and gives up the rights
+// that are not needed any more: call it before threads are started, and after files that
+// need them are open. A probe that cannot attach is a blind spot, and an error with --strict.
+[[nodiscard]] absl::StatusOr<Live> OpenLive(const Config& config, const Options& options);
 
 // While it lives, SIGINT, SIGTERM and SIGHUP interrupt the source; a second signal
 // ends the program at once. One at a time.

@@ -8,6 +8,7 @@
 
 #include "userspace/attribute/facts.h"
 #include "userspace/attribute/wait_graph.h"
+#include "userspace/model/devices.h"
 
 namespace mycroft {
 namespace {
@@ -678,6 +679,26 @@ std::vector<BlindSpot> InvisibleTraffic(const HardwareModel& hardware) {
                        ""});
       if (spots.size() >= 8) return spots;
     }
+  }
+  return spots;
+}
+
+std::vector<BlindSpot> MissingProbes(const HardwareModel& hardware) {
+  std::vector<BlindSpot> spots;
+  for (const auto& [name, host] : hardware.hosts()) {
+    std::string names;
+    std::set<std::string> lost;
+    for (const auto& [probe, sample] : host.probes) {
+      if (!Degraded(sample)) continue;
+      names += (names.empty() ? "" : ", ") + probe;
+      if (!sample.lost.empty()) lost.insert(sample.lost);
+    }
+    if (names.empty()) continue;
+    std::string text;
+    for (const std::string& one : lost) text += (text.empty() ? "" : "; ") + one;
+    spots.push_back({"probes that cannot attach on " + name + ": " + names,
+                     text.empty() ? "some evidence of the hardware" : text,
+                     "'mycroft doctor' says why, probe by probe"});
   }
   return spots;
 }

@@ -99,6 +99,9 @@ std::vector<const Qp*> QpsOfEdge(const HardwareModel& hardware, const Worker& fr
 // GPU posts itself, or a path that the probes do not see. Silence says nothing then.
 std::vector<BlindSpot> InvisibleTraffic(const HardwareModel& hardware);
 
+// One for each host with probes that could not attach, or only by a poorer way.
+std::vector<BlindSpot> MissingProbes(const HardwareModel& hardware);
+
 }  // namespace mycroft
 
 #endif  // MYCROFT_USERSPACE_ATTRIBUTE_EVIDENCE_H_

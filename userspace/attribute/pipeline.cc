@@ -1033,6 +1033,7 @@ std::vector<BlindSpot> Pipeline::Impl::BlindSpots() const {
                      "single samples are missing", ""});
   }
   for (BlindSpot& spot : InvisibleTraffic(hardware_)) blind.push_back(std::move(spot));
+  for (BlindSpot& spot : MissingProbes(hardware_)) blind.push_back(std::move(spot));
   if (hardware_.dropped() > 0) {
     blind.push_back({std::to_string(hardware_.dropped()) +
                          " samples of devices, ports or queue pairs did not fit",
@@ -1066,5 +1067,18 @@ JobView Pipeline::View() const {
 }
 const HardwareModel& Pipeline::hardware() const { return impl_->hardware_; }
 std::map<std::string, DeepProbes> Pipeline::Suspicions() { return impl_->Suspicions(); }
+
+void ArmSuspected(Pipeline& pipeline, const std::string& host, LiveSource& source) {
+  const std::map<std::string, DeepProbes> suspicions = pipeline.Suspicions();
+  const auto found = suspicions.find(host);
+  std::set<ProcessKey> processes;
+  uint64_t until_ns = 0;
+  if (found != suspicions.end()) {
+    for (const auto& [process, tid] : found->second.threads) processes.insert(process);
+    for (const DeepProbes::Qp& qp : found->second.qps) processes.insert(qp.process);
+    until_ns = found->second.until_ns;
+  }
+  source.ArmDeep({processes.begin(), processes.end()}, until_ns);
+}
 
 }  // namespace mycroft

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "userspace/attribute/incident.h"
+#include "userspace/decode/live_source.h"
 #include "userspace/decode/snapshot.h"
 #include "userspace/detect/suspicion.h"
 #include "userspace/model/hardware.h"
@@ -55,6 +56,10 @@ class Pipeline {
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+// Arms the deep kernel probes of a live source for those whom the pipeline suspects on this
+// host, and disarms the others. Call once a tick.
+void ArmSuspected(Pipeline& pipeline, const std::string& host, LiveSource& source);
 
 }  // namespace mycroft
 

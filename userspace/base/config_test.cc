@@ -34,6 +34,7 @@ TEST(Config, ReadsEveryKey) {
   const absl::Status status = LoadConfigText(config, R"(
 interval: 50ms
 level: kernels
+probes: false
 plugin: /opt/p.so
 chain_plugin: /opt/q.so
 detect:
@@ -54,6 +55,7 @@ top:
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_EQ(config.interval_ns, 50'000'000u);
   EXPECT_EQ(config.level, MC_LEVEL_KERNELS);
+  EXPECT_FALSE(config.probes);
   EXPECT_EQ(config.plugin, "/opt/p.so");
   EXPECT_EQ(config.chain_plugin, "/opt/q.so");
   EXPECT_EQ(config.stuck_after_ns, 3'000'000'000u);

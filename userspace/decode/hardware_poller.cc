@@ -12,6 +12,8 @@
 namespace mycroft {
 namespace {
 
+constexpr size_t kConfigForAll = 64;  // bytes of the configuration space that anybody may read
+
 constexpr uint64_t kSecond = 1'000'000'000;
 // Devices are opened at the start of a job: in its first minute its descriptors are
 // looked through each second, later seldom, as there may be thousands.
@@ -187,6 +189,36 @@ PolledHardware HardwarePoller::Poll(uint64_t now_ns, const std::vector<ProcessKe
   return out;
 }
 
+void HardwarePoller::ReadAhead() {
+  const auto addresses = ListFolder(sys_ + "/bus/pci/devices");
+  for (const std::string& address : addresses.value_or(std::vector<std::string>())) {
+    if (read_ahead_.size() >= kMaxFunctions) return;
+    auto function = ReadPciFunction(sys_, address);
+    if (!function || function->config_bytes <= kConfigForAll) continue;
+    if (IsGpuClass(function->class_code) || IsNicClass(function->class_code) ||
+        IsBridgeClass(function->class_code)) {
+      read_ahead_.emplace(address, *std::move(function));
+    }
+  }
+}
+
+std::optional<PciFunction> HardwarePoller::ReadFunction(const std::string& address) const {
+  auto function = ReadPciFunction(sys_, address);
+  if (!function || function->config_bytes > kConfigForAll || function->config.unreachable) {
+    return function;
+  }
+  const auto before = read_ahead_.find(address);
+  // Another device may have been plugged in there.
+  if (before == read_ahead_.end() || before->second.vendor != function->vendor ||
+      before->second.device != function->device) {
+    return function;
+  }
+  function->config = before->second.config;
+  function->config_bytes = before->second.config_bytes;
+  function->config.unreachable = false;
+  return function;
+}
+
 std::vector<std::string> HardwarePoller::PollDevices(uint64_t now_ns,
                                                      const std::set<std::string>& gpus,
                                                      const std::set<std::string>& nics,
@@ -223,7 +255,7 @@ std::vector<std::string> HardwarePoller::PollDevices(uint64_t now_ns,
     // Most of it does not move: all is read now and then, and when it comes back.
     std::optional<PciFunction>& now = known.read;
     if (!now || now->config.unreachable || now_ns >= known.next_full_ns) {
-      now = ReadPciFunction(sys_, address);
+      now = ReadFunction(address);
       known.next_full_ns = now_ns + kRescanNs;
     } else if (!RefreshPciFunction(sys_, *now)) {
       now.reset();

@@ -44,6 +44,9 @@ class HardwarePoller {
       : proc_(proc_root), sys_(sys_root) {}
 
   PolledHardware Poll(uint64_t now_ns, const std::vector<ProcessKey>& processes);
+  // Reads the configuration space of every GPU, NIC and bridge of the host: beyond 64 bytes
+  // that takes CAP_SYS_ADMIN, which may be given up afterwards. Before the first Poll.
+  void ReadAhead();
 
  private:
   struct Process {
@@ -77,7 +80,11 @@ class HardwarePoller {
                                        const std::set<std::string>& nics, PolledHardware& out);
   void PollPorts(uint64_t now_ns, const std::set<std::string>& devices, PolledHardware& out);
 
+  // Of one function; with what ReadAhead saw where its configuration cannot be read now.
+  std::optional<PciFunction> ReadFunction(const std::string& address) const;
+
   const std::string proc_, sys_;
+  std::map<std::string, PciFunction> read_ahead_;  // by address
   std::map<ProcessKey, Process> processes_;
   std::map<uint32_t, std::string> minors_;        // of GPUs; kept when a device is gone
   std::map<std::string, std::string> verbs_;      // uverbs to RDMA device; kept, too

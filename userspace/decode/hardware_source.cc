@@ -59,18 +59,21 @@ struct HardwareSource::Worker {
 HardwareSource::HardwareSource(const HardwareOptions& options)
     : options_(options) {
   if (!options_.poll) {
-    auto poller = std::make_shared<HardwarePoller>(options_.proc_root, options_.sys_root);
-    options_.poll = [poller](uint64_t now_ns, const std::vector<ProcessKey>& processes) {
+    poller_ = std::make_shared<HardwarePoller>(options_.proc_root, options_.sys_root);
+    options_.poll = [poller = poller_](uint64_t now_ns, const std::vector<ProcessKey>& processes) {
       return poller->Poll(now_ns, processes);
     };
   }
   if (options_.inline_poll) return;
   worker_ = std::make_shared<Worker>(options_);
-  thread_ = std::thread([worker = worker_] { worker->Run(); });
+}
+
+void HardwareSource::ReadAhead() {
+  if (poller_) poller_->ReadAhead();
 }
 
 HardwareSource::~HardwareSource() {
-  if (!worker_) return;
+  if (!thread_.joinable()) return;
   bool ended = false;
   {
     std::unique_lock<std::mutex> lock(worker_->mutex);
@@ -102,6 +105,7 @@ HardwareReading HardwareSource::Sample(uint64_t now_ns, std::vector<WatchedProce
   if (options_.inline_poll) {
     if (due) take(options_.poll(now_ns, keys));
   } else {
+    if (!thread_.joinable()) thread_ = std::thread([worker = worker_] { worker->Run(); });
     const std::lock_guard<std::mutex> lock(worker_->mutex);
     if (worker_->result) {
       take(*std::move(worker_->result));

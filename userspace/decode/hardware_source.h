@@ -55,6 +55,9 @@ class HardwareSource {
   HardwareSource(const HardwareSource&) = delete;
   HardwareSource& operator=(const HardwareSource&) = delete;
 
+  // Reads what needs rights that will be given up afterwards (see HardwarePoller). Before the
+  // first Sample, which starts the poller's thread.
+  void ReadAhead();
   // Call at every tick with the processes watched now; `now_ns` is CLOCK_MONOTONIC.
   HardwareReading Sample(uint64_t now_ns, std::vector<WatchedProcess> processes);
   // Set while a poll has not come back for five seconds.
@@ -88,6 +91,7 @@ class HardwareSource {
                      KernelReadings& kernel, HardwareReading* out);
 
   HardwareOptions options_;
+  std::shared_ptr<HardwarePoller> poller_;  // null with options.poll
   std::shared_ptr<Worker> worker_;  // shared with its thread, which may outlive this
   std::thread thread_;
   uint64_t next_ns_ = 0;

@@ -176,6 +176,10 @@ class LiveSourceImpl final : public LiveSource {
     requested_level_ = level;
   }
 
+  void ReadAhead() override {
+    if (hardware_) hardware_->ReadAhead();
+  }
+
   void ArmDeep(const std::vector<ProcessKey>& processes, uint64_t until_ns) override {
     if (hardware_) hardware_->ArmDeep(processes, until_ns);
   }

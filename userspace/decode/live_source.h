@@ -53,6 +53,9 @@ class LiveSource : public SnapshotSource {
   virtual size_t process_count() const = 0;
   // Asks the plugins of all processes (or of one) for a level of detail.
   virtual void RequestLevel(mc_level level) = 0;
+  // Reads what needs rights that will be given up afterwards. Before the first Next, which
+  // starts threads: they inherit the rights of that moment.
+  virtual void ReadAhead() = 0;
   // Arms the deep kernel probes for these processes until then, in place of what was
   // armed before; nothing without kernel probes. By the thread of Next().
   virtual void ArmDeep(const std::vector<ProcessKey>& processes, uint64_t until_ns) = 0;

@@ -37,9 +37,10 @@ size_t Bytes(const TopData& data) {
 }  // namespace
 
 LiveFeed::LiveFeed(SnapshotSource& source, std::function<void()> interrupt,
-                   const PipelineOptions& options, uint64_t interval_ns)
+                   const PipelineOptions& options, uint64_t interval_ns, AfterFeed after_feed)
     : source_(source),
       interrupt_(std::move(interrupt)),
+      after_feed_(std::move(after_feed)),
       interval_ns_(interval_ns),
       pipeline_(options),
       thread_([this] { Run(); }) {}
@@ -64,6 +65,7 @@ void LiveFeed::Run() {
       return;
     }
     pipeline_.Feed(**next);
+    if (after_feed_) after_feed_(pipeline_, (*next)->host);
     ++ticks_;
   }
 }

@@ -40,8 +40,10 @@ class TopFeed {
 // return) or its end. The source and what `interrupt` uses must outlive the feed.
 class LiveFeed : public TopFeed {
  public:
+  // Called by the feed's thread after each snapshot of `host`; may be empty.
+  using AfterFeed = std::function<void(Pipeline&, const std::string& host)>;
   LiveFeed(SnapshotSource& source, std::function<void()> interrupt, const PipelineOptions& options,
-           uint64_t interval_ns);
+           uint64_t interval_ns, AfterFeed after_feed = {});
   ~LiveFeed() override;
   bool Poll(uint64_t budget_ns) override;
   std::shared_ptr<const TopData> Data() override;
@@ -53,6 +55,7 @@ class LiveFeed : public TopFeed {
 
   SnapshotSource& source_;
   std::function<void()> interrupt_;
+  AfterFeed after_feed_;
   uint64_t interval_ns_;
   mutable std::mutex mutex_;
   Pipeline pipeline_;        // guarded by mutex_
