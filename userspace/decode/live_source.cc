@@ -135,9 +135,7 @@ class LiveSourceImpl final : public LiveSource {
       snapshot.hardware = std::move(hardware.host);
     }
     for (auto it = tracked_.begin(); it != tracked_.end();) {
-      const auto stat = it->second->stat.Read();
-      bool gone = !stat || stat->start_time != it->first.start_time || stat->state == 'Z' ||
-                  stat->state == 'X';
+      const bool gone = Gone(*it->second);
       ProcessSample sample;
       bool changed = SampleProcess(*it->second, now, gone, &sample);
       if (auto found = hardware.processes.find(it->first); found != hardware.processes.end()) {
@@ -192,6 +190,13 @@ class LiveSourceImpl final : public LiveSource {
   }
 
  private:
+  static bool Gone(const Tracked& process) {
+    if (process.stat.CertainlyRuns()) return false;
+    const auto stat = process.stat.Read();
+    return !stat || stat->start_time != process.key.start_time || stat->state == 'Z' ||
+           stat->state == 'X';
+  }
+
   // False when interrupted.
   bool SleepUntilTick() {
     uint64_t now = MonotonicNs();

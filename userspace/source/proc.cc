@@ -3,7 +3,9 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -112,11 +114,34 @@ std::optional<ProcStat> ReadProcStat(const std::string& root, uint32_t pid) {
   return ProcStatFile(root, pid).Read();
 }
 
+// Whether the numbers in /proc are those of system calls: it may be the mount of another
+// namespace.
+static bool OwnPidNamespace() {
+  char self[16] = {};
+  const ssize_t n = readlink("/proc/self", self, sizeof(self) - 1);
+  return n > 0 && std::string_view(self, static_cast<size_t>(n)) == std::to_string(getpid());
+}
+
 ProcStatFile::ProcStatFile(const std::string& root, uint32_t pid)
-    : fd_(open((root + "/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC)) {}
+    : fd_(open((root + "/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC)) {
+  if (fd_ < 0 || root != "/proc" || !OwnPidNamespace()) return;
+  pidfd_ = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));  // close-on-exec by itself
+  // It must be the process of fd_, not one that took the number meanwhile.
+  if (pidfd_ >= 0 && !Read()) {
+    close(pidfd_);
+    pidfd_ = -1;
+  }
+}
 
 ProcStatFile::~ProcStatFile() {
   if (fd_ >= 0) close(fd_);
+  if (pidfd_ >= 0) close(pidfd_);
+}
+
+bool ProcStatFile::CertainlyRuns() const {
+  if (pidfd_ < 0) return false;
+  pollfd ended{pidfd_, POLLIN, 0};
+  return poll(&ended, 1, 0) == 0;
 }
 
 std::optional<ProcStat> ProcStatFile::Read() const {

@@ -46,9 +46,13 @@ class ProcStatFile {
   ProcStatFile& operator=(const ProcStatFile&) = delete;
   // nullopt: the process is gone, or its line cannot be read.
   std::optional<ProcStat> Read() const;
+  // True: the kernel says that the process has not ended. False: it has, or only Read can
+  // tell. A tenth of the cost of Read.
+  bool CertainlyRuns() const;
 
  private:
   int fd_;
+  int pidfd_ = -1;  // readable once the process has ended; -1: another root than /proc
 };
 
 // The pid in the innermost namespace of that process or task (NSpid of status).

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -283,6 +284,36 @@ TEST(PrintableName, KeepsWhatCanBePrinted) {
   const char unterminated[4] = {'a', '\x01', 'b', 'c'};
   EXPECT_EQ(PrintableName(unterminated, sizeof(unterminated)), "a?bc");
   EXPECT_EQ(PrintableName(std::string(200, 'x')), std::string(63, 'x'));
+}
+
+TEST(ProcStatFile, MeansOneProcessAndSeesItsEnd) {
+  int go[2];
+  ASSERT_EQ(pipe(go), 0);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    char byte;
+    close(go[1]);
+    _exit(read(go[0], &byte, 1) == 0 ? 0 : 1);
+  }
+  close(go[0]);
+  const ProcStatFile file("/proc", static_cast<uint32_t>(pid));
+  EXPECT_TRUE(file.CertainlyRuns());
+  ASSERT_TRUE(file.Read());
+  EXPECT_EQ(file.Read()->parent, static_cast<uint32_t>(getpid()));
+  close(go[1]);
+  siginfo_t info;
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT), 0);
+  EXPECT_FALSE(file.CertainlyRuns());
+  EXPECT_EQ(file.Read()->state, 'Z');
+  ASSERT_EQ(waitpid(pid, nullptr, 0), pid);
+  EXPECT_FALSE(file.CertainlyRuns());
+  EXPECT_FALSE(file.Read());
+}
+
+TEST(ProcStatFile, NoSuchProcess) {
+  const ProcStatFile file("/proc", 0x3fffff);
+  EXPECT_FALSE(file.CertainlyRuns());
+  EXPECT_FALSE(file.Read());
 }
 
 }  // namespace

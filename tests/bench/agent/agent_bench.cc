@@ -5,7 +5,8 @@
 // children that write their boards as the plugin would: so many operations a second as
 // the argument says, in turn on four communicators of 16 flows. Their own time is not
 // counted. A training step of seconds with some tens of collectives makes about 20 a
-// second in each process; 200 is a hard case.
+// second in each process; 200 is a hard case. With `probes` the eBPF probes are attached,
+// as far as the machine lets them.
 //
 // Counters: share of one core (user and system time of this process), peak resident
 // memory, and what was sampled for each second.
@@ -29,7 +30,9 @@
 
 #include "userspace/attribute/pipeline.h"
 #include "userspace/base/clock.h"
+#include "userspace/decode/bpf_kernel_probes.h"
 #include "userspace/decode/live_source.h"
+#include "userspace/model/devices.h"
 #include "userspace/source/testing/test_board.h"
 #include "userspace/store/recording.h"
 
@@ -180,6 +183,13 @@ void BM_Agent(benchmark::State& state) {
     std::ofstream("/proc/self/clear_refs") << "5";
     LiveOptions options;
     options.pids = job.pids();
+    std::unique_ptr<BpfKernelProbes> probes;
+    if (state.range(2) != 0) {
+      auto created = BpfKernelProbes::Create({});
+      if (!created.ok()) return state.SkipWithError("no probes");
+      probes = *std::move(created);
+      options.probes = probes.get();
+    }
     auto source = LiveSource::Create(options);
     std::unique_ptr<RecordingWriter> writer;
     if (store) {
@@ -222,15 +232,21 @@ void BM_Agent(benchmark::State& state) {
     state.counters["ops/s"] = static_cast<double>(ops) / seconds;
     state.counters["flows/s"] = static_cast<double>(flows) / seconds;
     state.counters["host/s"] = static_cast<double>(hosts) / seconds;
+    if (probes) {
+      double attached = 0;
+      for (const ProbeRow& row : probes->set().Rows()) attached += !Degraded(ProbeSampleOf(row));
+      state.counters["probes"] = attached;
+    }
     state.counters["incidents"] = static_cast<double>(pipeline.incidents().size());
   }
   std::filesystem::remove_all(folder);
 }
 BENCHMARK(BM_Agent)
-    ->ArgNames({"store", "ops_per_s"})
-    ->Args({1, 20})
-    ->Args({0, 200})
-    ->Args({1, 200})
+    ->ArgNames({"store", "ops_per_s", "probes"})
+    ->Args({1, 20, 0})
+    ->Args({1, 20, 1})
+    ->Args({0, 200, 0})
+    ->Args({1, 200, 0})
     ->Iterations(1)
     ->UseRealTime()
     ->Unit(benchmark::kSecond);
