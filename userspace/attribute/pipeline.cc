@@ -1029,7 +1029,9 @@ std::vector<BlindSpot> Pipeline::Impl::BlindSpots() const {
                      "their progress is not visible", ""});
   }
   if (torn > 0) {
-    blind.push_back({std::to_string(torn) + " lines of boards were being written at every try",
+    blind.push_back({std::to_string(torn) +
+                         (torn == 1 ? " line of a board was" : " lines of boards were") +
+                         " being written at every try",
                      "single samples are missing", ""});
   }
   for (BlindSpot& spot : InvisibleTraffic(hardware_)) blind.push_back(std::move(spot));
