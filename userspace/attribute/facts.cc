@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 #include <string_view>
+#include <tuple>
 
 #include "userspace/attribute/wait_graph.h"
 #include "userspace/source/xid.h"
@@ -609,7 +610,7 @@ class Finder {
       if (address != own || it->second.lost_ns != 0) continue;
       Hangs(worker, it->second);
       Clocks(worker, it->second);
-      Memory(worker, it->second);
+      GpuMemory(worker, it->second);
       Nvlinks(worker, it->second);
       Spins(worker, it->second);
     }
@@ -650,7 +651,9 @@ class Finder {
   // than those of the other GPUs of the job: a limit that holds for all is the job's own
   // speed, and an idle GPU may rest.
   void Clocks(const Worker& worker, const GpuDevice& gpu) {
-    const ClocksUnderLoad now = JudgeClocks(gpu, kLimits, onset(), in_.now_ns);
+    ClocksUnderLoad now = JudgeClocks(gpu, kLimits, onset(), in_.now_ns);
+    // Polled once a second: it may be seen after the onset.
+    if (now.since_ns > onset()) now = JudgeClocks(gpu, kLimits, now.since_ns, in_.now_ns);
     const uint64_t reasons = now.reasons & kLimits;
     if (now.ns < kSecond || reasons == 0) return;
     const ClocksUnderLoad before =
@@ -709,7 +712,7 @@ class Finder {
     }
   }
 
-  void Memory(const Worker& worker, const GpuDevice& gpu) {
+  void GpuMemory(const Worker& worker, const GpuDevice& gpu) {
     const Rise uncorrected = RiseOf(gpu.ecc_uncorrected, "uncorrected ECC errors", 1);
     const uint32_t shapes = Bits({S::kGpu, S::kFlush, S::kAbsent, S::kDead});
     if (uncorrected.excess) {
@@ -826,22 +829,27 @@ class Finder {
     // The first one is the origin; what follows shortly is its echo: on the same GPU, and
     // over NVLink on its neighbours.
     const HardwareEvent* origin = nullptr;
+    bool seen = false;  // this one, in the order of the log
     for (const HardwareEvent& other : host.events) {
-      const bool before = other.t_ns <= event.t_ns && other.t_ns + kFollowNs >= event.t_ns;
-      if (other.kind == HardwareEventKind::kSxid && nvlink && before &&
+      seen = seen || &other == &event;
+      if (&other == &event || other.t_ns > event.t_ns || other.t_ns + kFollowNs < event.t_ns) {
+        continue;
+      }
+      if (other.kind == HardwareEventKind::kSxid && nvlink &&
           other.severity >= Severity::kNonFatal) {
         fact.text += Text("; NVSwitch %s reported SXid %u", other.device.c_str(), other.number);
         continue;
       }
-      if (other.kind != HardwareEventKind::kXid || &other == &event || !before) continue;
+      if (other.kind != HardwareEventKind::kXid || other.number == event.number) continue;
       const XidMeaning* theirs = FindXid(other.number);
       if (theirs == nullptr || !theirs->hardware) continue;
       const bool same_gpu = other.device == event.device;
       const bool neighbour = !same_gpu && nvlink && theirs->origin != XidOrigin::kNvlink;
-      // At one instant the order of the log decides, and a follower is never first.
-      const bool first = other.t_ns < event.t_ns || &other < &event || !hardware ||
-                         (meaning->follower && !theirs->follower);
-      if ((!same_gpu && !neighbour) || !first || other.number == event.number) continue;
+      if (!same_gpu && !neighbour) continue;
+      // A follower is never first; at one instant the order of the log decides the rest.
+      const bool follows = !hardware || meaning->follower;
+      if (theirs->follower && !follows) continue;
+      if (other.t_ns == event.t_ns && seen && (!follows || theirs->follower)) continue;
       if (origin == nullptr || other.t_ns < origin->t_ns) origin = &other;
     }
     if (origin != nullptr && fact.refused.empty()) {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "userspace/decode/gpu_health.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -10,6 +8,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "userspace/base/clock.h"
 
 namespace mycroft {
 namespace {
@@ -23,12 +22,6 @@ constexpr uint64_t kReopenNs = 30 * kSecond;
 constexpr uint64_t kRepeatNs = 5 * kSecond;
 constexpr uint64_t kBacklogNs = 3600 * kSecond;  // older reports are history
 constexpr size_t kMaxGpus = 64, kMaxTold = 1024, kMaxLinks = 64;
-
-uint64_t Clock(clockid_t id) {
-  timespec t{};
-  clock_gettime(id, &t);
-  return uint64_t(t.tv_sec) * kSecond + static_cast<uint64_t>(t.tv_nsec);
-}
 
 // Keeps the old value while the new one is within `slack` of it.
 template <class T>
@@ -52,7 +45,6 @@ struct GpuHealth::Worker {
   // An answer of the driver.
   struct Answer {
     std::string library, problem;
-    bool listed = false;
     size_t failed = 0;
     std::vector<NvmlDevice> devices;
     std::vector<std::pair<size_t, NvmlReading>> readings;  // index of the device
@@ -85,7 +77,7 @@ struct GpuHealth::Worker {
   // The only place that enters the driver.
   Answer Ask(uint64_t now, const std::set<std::string>& of, bool everything) {
     Answer out;
-    const uint64_t begin = Clock(CLOCK_THREAD_CPUTIME_ID);
+    const uint64_t begin = ReadClockNs(CLOCK_THREAD_CPUTIME_ID);
     if (!nvml) {
       if (now < next_open_ns) {
         out.problem = open_problem;
@@ -123,7 +115,7 @@ struct GpuHealth::Worker {
         }
       }
     }
-    out.listed = true;
+    out.library += ", " + std::to_string(devices.size()) + " GPUs";
     out.failed = failed;
     out.devices = devices;
     const bool slowly = now >= next_slow_ns;
@@ -143,7 +135,7 @@ struct GpuHealth::Worker {
       calling.clear();
     }
     out.xids = nvml->TakeXids();
-    out.cost_ns = Clock(CLOCK_THREAD_CPUTIME_ID) - begin;
+    out.cost_ns = ReadClockNs(CLOCK_THREAD_CPUTIME_ID) - begin;
     return out;
   }
 
@@ -392,7 +384,7 @@ void GpuHealth::TakeLog(uint64_t now_ns, GpuHealthReading* out) {
   probe.question = "which errors does NVIDIA's driver report?";
   probe.armed = true;
   if (log_) {
-    const uint64_t begin = Clock(CLOCK_THREAD_CPUTIME_ID);
+    const uint64_t begin = ReadClockNs(CLOCK_THREAD_CPUTIME_ID);
     for (TimedXid& xid : log_->Read(now_ns).xids) {
       if (xid.backlog && xid.t_ns + kBacklogNs < now_ns) continue;
       HardwareEvent event;
@@ -414,7 +406,7 @@ void GpuHealth::TakeLog(uint64_t now_ns, GpuHealthReading* out) {
     probe.attached = "read " + options_.kernel_log;
     probe.hits = log_->records();
     probe.dropped = log_->lost();
-    probe.cost_ns = static_cast<double>(Clock(CLOCK_THREAD_CPUTIME_ID) - begin);
+    probe.cost_ns = static_cast<double>(ReadClockNs(CLOCK_THREAD_CPUTIME_ID) - begin);
     out->lost_events = log_->lost();
     if (log_->malformed() > 0) {
       probe.lost = std::to_string(log_->malformed()) + " lines that are not understood";
