@@ -29,7 +29,7 @@ static_assert(sizeof(PciSample) == 360 && sizeof(NicPortSample) == 264 &&
                   sizeof(GidEntry) == 72 && sizeof(QpSample) == 304 && sizeof(MrSample) == 104 &&
                   sizeof(ThreadDelaySample) == 72 && sizeof(ProcessHardware) == 208 &&
                   sizeof(HardwareEvent) == 88 && sizeof(ProbeSample) == 200 &&
-                  sizeof(HardwareSample) == 176 && sizeof(GpuSample) == 424 &&
+                  sizeof(HardwareSample) == 176 && sizeof(GpuSample) == 368 &&
                   sizeof(NvlinkSample) == 56,
               "a field was added: code it below, then adjust the size");
 
