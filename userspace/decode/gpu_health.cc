@@ -368,16 +368,17 @@ void GpuHealth::TakeReading(const NvmlDevice& device, const NvmlReading& reading
   keep(gpu.processes, reading.processes);
 }
 
+void GpuHealth::OpenLog() {
+  if (options_.kernel_log.empty() || log_) return;
+  auto opened = KernelLog::Open(options_.kernel_log);
+  log_problem_ = opened.ok() ? std::string() : std::string(opened.status().message());
+  if (opened.ok()) log_ = *std::move(opened);
+}
+
 void GpuHealth::TakeLog(uint64_t now_ns, GpuHealthReading* out) {
   if (!log_ && now_ns >= next_open_ns_) {
-    auto opened = KernelLog::Open(options_.kernel_log);
-    if (opened.ok()) {
-      log_ = *std::move(opened);
-      log_problem_.clear();
-    } else {
-      next_open_ns_ = now_ns + kReopenNs;
-      log_problem_ = std::string(opened.status().message());
-    }
+    next_open_ns_ = now_ns + kReopenNs;
+    OpenLog();
   }
   ProbeSample probe;
   probe.name = "poll.xid";

@@ -14,7 +14,7 @@
 // moved by more than a few percent, so that a recording does not fill with noise.
 // Counters go on over resets.
 //
-// Not thread-safe. Nothing is loaded or opened before a GPU is asked for.
+// Not thread-safe. The library is not loaded before a GPU is asked for.
 #ifndef MYCROFT_USERSPACE_DECODE_GPU_HEALTH_H_
 #define MYCROFT_USERSPACE_DECODE_GPU_HEALTH_H_
 
@@ -72,6 +72,9 @@ class GpuHealth {
   GpuHealth(const GpuHealth&) = delete;
   GpuHealth& operator=(const GpuHealth&) = delete;
 
+  // Opens the kernel log, if it is to be read: that takes CAP_SYSLOG, reading does not.
+  // Without this call it is opened when the first GPU is asked for.
+  void OpenLog();
   // `wanted`: addresses of GPUs; `unnamed`: some more are open whose address is not
   // known. `now_ns` is CLOCK_MONOTONIC.
   GpuHealthReading Poll(uint64_t now_ns, const std::set<std::string>& wanted, bool unnamed);
