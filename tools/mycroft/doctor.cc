@@ -22,6 +22,7 @@
 #include "userspace/decode/hardware_source.h"
 #include "userspace/model/hardware.h"
 #include "userspace/report/text.h"
+#include "userspace/source/nvml.h"
 #include "userspace/source/proc.h"
 
 namespace mycroft {
@@ -450,6 +451,11 @@ DoctorHardware LookAtHardware(const DoctorInput& input) {
   options.proc_root = input.root + "/proc";
   options.sys_root = input.root + "/sys";
   options.probes = input.probes;
+  options.gpu_health = input.gpu_health;
+  // All GPUs, with a job or without; the driver is given more time than in an agent, as
+  // it may have to wake them.
+  options.gpu_health.all_gpus = true;
+  options.gpu_health.wait_ns = 4'000'000'000;
   HardwareSource source(options);
   std::vector<WatchedProcess> watched;
   for (const ProcessKey& key : SurveyProcesses(input.root).jobs) {
@@ -533,12 +539,54 @@ std::string HardwareText(const DoctorHardware& hardware, bool colour) {
     }
     out += pids + "\n";
     if (!device.path.empty()) out += "         " + PrintableText(PathText(device)) + "\n";
+    if (const std::string health = HealthText(device); !health.empty()) {
+      out += "         " + PrintableText(device.gpu->name + ": " + health) + "\n";
+    }
     for (const std::string& problem : device.problems) {
       out += "         problem: " + PrintableText(problem) + "\n";
     }
   }
   return out;
 }
+
+namespace {
+
+nlohmann::ordered_json GpuJson(const DeviceView& device) {
+  using Json = nlohmann::ordered_json;
+  if (!device.gpu) return Json();
+  const GpuSample& gpu = *device.gpu;
+  const auto number = [](const auto& value) { return value ? Json(*value) : Json(); };
+  Json links = Json::array();
+  for (const NvlinkSample& link : gpu.nvlinks) {
+    links.push_back({{"link", link.link},
+                     {"active", link.active},
+                     {"crc", number(link.crc)},
+                     {"replays", number(link.replays)},
+                     {"recoveries", number(link.recoveries)}});
+  }
+  return {{"uuid", gpu.uuid},
+          {"name", gpu.name},
+          {"index", gpu.index},
+          {"mig", gpu.mig},
+          {"lost", gpu.lost},
+          {"hangs", gpu.hangs},
+          {"sm_mhz", number(gpu.sm_mhz)},
+          {"sm_max_mhz", number(gpu.sm_max_mhz)},
+          {"power_w", number(gpu.power_w)},
+          {"power_limit_w", number(gpu.power_limit_w)},
+          {"clock_reasons", number(gpu.clock_reasons)},
+          {"temperature_c", number(gpu.temperature_c)},
+          {"memory_temperature_c", number(gpu.memory_temperature_c)},
+          {"ecc_corrected", number(gpu.ecc_corrected)},
+          {"ecc_uncorrected", number(gpu.ecc_uncorrected)},
+          {"remapped_rows", number(gpu.remapped_rows)},
+          {"remap_pending", number(gpu.remap_pending)},
+          {"remap_failed", number(gpu.remap_failed)},
+          {"pcie_replays", number(gpu.pcie_replays)},
+          {"nvlinks", std::move(links)}};
+}
+
+}  // namespace
 
 std::string ChecksJson(const std::vector<Check>& checks, const DoctorHardware& hardware) {
   using Json = nlohmann::ordered_json;
@@ -597,6 +645,7 @@ std::string ChecksJson(const std::vector<Check>& checks, const DoctorHardware& h
                        {"aer_fatal", device.aer_fatal},
                        {"path", std::move(path)},
                        {"ports", std::move(ports)},
+                       {"gpu", GpuJson(device)},
                        {"pids", std::move(pids)},
                        {"problems", device.problems}});
   }
@@ -626,6 +675,13 @@ int RunDoctor(const Config& config, const Options& options) {
   const absl::StatusOr<std::unique_ptr<BpfKernelProbes>> probes = BpfKernelProbes::Create({});
   if (!probes.ok()) return Fail(probes.status());
   input.probes = probes->get();
+  // A host without NVIDIA's driver misses nothing; one with a stand-in asks for it.
+  std::error_code error;
+  if (fs::exists("/proc/driver/nvidia/version", error) || fs::exists("/dev/nvidiactl", error) ||
+      input.getenv("MYCROFT_NVML")) {
+    input.gpu_health.nvml_library = DefaultNvmlLibrary();
+    input.gpu_health.kernel_log = "/dev/kmsg";
+  }
   const DoctorHardware hardware = LookAtHardware(input);
   const bool colour = UseColour(config, STDOUT_FILENO);
   const std::string text = options.json

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "userspace/base/config.h"
+#include "userspace/decode/gpu_health.h"
 #include "userspace/decode/kernel_probes.h"
 #include "userspace/model/devices.h"
 
@@ -32,6 +33,8 @@ struct DoctorInput {
   std::string plugin;  // configured path or empty
   GetEnv getenv;
   KernelProbes* probes = nullptr;  // not owned; null: only what is polled
+  // Where to look for NVML and the kernel log; named by the command for this host.
+  GpuHealthOptions gpu_health;
 };
 
 std::vector<Check> RunChecks(const DoctorInput& input);

@@ -11,6 +11,7 @@
 #include "tools/mycroft/system.h"
 #include "tools/mycroft/testing_process.h"
 #include "userspace/source/testing/fixture_host.h"
+#include "userspace/source/testing/nvml_script.h"
 
 namespace mycroft {
 namespace {
@@ -364,6 +365,51 @@ TEST(DoctorHardwareTest, ProbesAndDevicesOfAJob) {
   EXPECT_EQ(device["path"][0]["degraded"], true);
   EXPECT_EQ(device["pids"], nlohmann::json::array({7}));
   EXPECT_EQ(json["hardware"][1]["ports"][0]["state"], "DOWN");
+}
+
+TEST(DoctorHardwareTest, GpuAsItsDriverSeesIt) {
+  FixtureHost host;
+  NvmlScript script;
+  script.AddGpu(0, "00000000:3B:00.0");
+  script.Set(0, "link 0", "1 0 0 0");
+  script.Write();
+  const std::string fast = "32.0 GT/s PCIe", gpu = "0000:3b:00.0";
+  host.AddPci({gpu}, "0x030200", fast, "16", fast, "16",
+              FixtureHost::Config(0x10de, 0x2330, 0, 5, true, false), "nvidia");
+  host.AddNvidia(0, gpu);
+  host.AddProcess(7, {"/memfd:mycroft-board (deleted)", "/dev/nvidia0"});
+  host.Write("kmsg", "6,1,1,-;hello\n");
+  DoctorInput input;
+  input.root = host.root();
+  input.gpu_health.nvml_library = MYCROFT_FAKE_NVML_LIBRARY;
+  input.gpu_health.kernel_log = host.root() + "/kmsg";
+  DoctorHardware found = LookAtHardware(input);
+  EXPECT_EQ(ChecksExitCode({}, false, found), 0) << HardwareText(found, false);
+  std::string text = HardwareText(found, false);
+  EXPECT_THAT(text, HasSubstr("[ok]   poll.nvml           " MYCROFT_FAKE_NVML_LIBRARY
+                              ", driver 550.54.15, 1 GPUs"));
+  EXPECT_THAT(text, HasSubstr("[ok]   poll.xid            read " + host.root() + "/kmsg"));
+  EXPECT_THAT(text, HasSubstr("         NVIDIA H100 80GB HBM3: 1980 of 1980 MHz, 620 of 700 W, "
+                              "61 C, 1 of 1 NVLinks\n"));
+  const auto json = nlohmann::json::parse(ChecksJson({}, found));
+  EXPECT_EQ(json["hardware"][0]["gpu"]["uuid"], "GPU-0");
+  EXPECT_EQ(json["hardware"][0]["gpu"]["sm_mhz"], 1980);
+
+  script.Set(0, "reasons", 0x40);
+  script.Set(0, "temperature", 90);
+  script.Set(0, "ecc_uncorrected", 2);
+  script.Write();
+  input.gpu_health.kernel_log = host.root() + "/nothing";
+  found = LookAtHardware(input);
+  EXPECT_EQ(ChecksExitCode({}, false, found), 4);
+  text = HardwareText(found, false);
+  EXPECT_THAT(text, HasSubstr("problem: thermal slowdown at 90 C"));
+  EXPECT_THAT(text, HasSubstr("problem: 2 uncorrected ECC errors"));
+  EXPECT_THAT(text, HasSubstr("[warn] poll.xid            not attached"));
+
+  input.gpu_health.nvml_library = "/nowhere/libnvidia-ml.so.1";
+  text = HardwareText(LookAtHardware(input), false);
+  EXPECT_THAT(text, HasSubstr("[warn] poll.nvml           not attached; NVML cannot be loaded"));
 }
 
 TEST(DoctorHardwareTest, NoJobNoDevice) {

@@ -132,7 +132,11 @@ std::string MainPage(const CommandTable& table) {
       ".TP\n.B MYCROFT_LEVEL\n" +
       Roff("Read by the plugin in the job, too: ops, steps or kernels.") + "\n" +
       ".TP\n.B MYCROFT_CHAIN_PLUGIN\n" +
-      Roff("A second profiler plugin, which Mycroft's plugin loads.") + "\n";
+      Roff("A second profiler plugin, which Mycroft's plugin loads.") + "\n" +
+      ".TP\n.B MYCROFT_NVML\n" +
+      Roff("A library to load in place of libnvidia-ml.so.1, for the health of the GPUs, or "
+           "\"off\".") +
+      "\n";
   out +=
       ".SH FILES\n.TP\n.I /etc/mycroft/config.yaml\nThe configuration.\n"
       ".TP\n.I $XDG_CONFIG_HOME/mycroft/config.yaml\nPreferences of \\fBmycroft top\\fR.\n";

@@ -15,6 +15,7 @@
 #include "userspace/report/text.h"
 #include "userspace/report/top/rows.h"
 #include "userspace/report/verdict.h"
+#include "userspace/source/nvml.h"
 #include "userspace/source/probes/capabilities.h"
 
 namespace mycroft {
@@ -102,6 +103,8 @@ absl::StatusOr<Live> OpenLive(const Config& config, const Options& options) {
   }
   LiveOptions live;
   live.probes = out.probes.get();
+  live.gpu_health.nvml_library = DefaultNvmlLibrary();
+  live.gpu_health.kernel_log = "/dev/kmsg";
   live.interval_ns = config.interval_ns;
   live.pids.insert(options.pids.begin(), options.pids.end());
   absl::StatusOr<std::unique_ptr<LiveSource>> source = LiveSource::Create(live);

@@ -101,8 +101,10 @@ class Judge {
       case Component::kFabric:
         part = "the network between ";
         break;
-      case Component::kUnknown:
       case Component::kNvlink:
+        part = "the NVLinks of ";
+        break;
+      case Component::kUnknown:
       case Component::kCcl:
         part = "";
         break;
@@ -469,7 +471,7 @@ class Judge {
     for (size_t i : chosen_) Say(facts_[i].text);
     // A GPU that is gone may have lost its slot, its power or its board.
     for (size_t i : chosen_) {
-      if (facts_[i].kind != FactKind::kGpuGone) continue;
+      if (facts_[i].kind != FactKind::kGpuGone && !facts_[i].suspect_path) continue;
       Say("warning: the PCIe path to GPU " + facts_[i].device +
           " is suspect as well (slot, riser, power)");
     }
@@ -581,6 +583,16 @@ class Judge {
       }
       const HostHardware* host = hw_.FindHost(worker->host);
       const std::string gpu = GpuOf(hw_, *worker);
+      if (host != nullptr && verdict != Component::kGpu && !has(Component::kGpu)) {
+        const auto it = host->gpus.find(gpu);
+        if (it != host->gpus.end() && it->second.now.silent_since_ns == 0 &&
+            it->second.now.sm_mhz && it->second.now.sm_max_mhz) {
+          Reject("gpu of " + NameOf(*worker),
+                 "it runs at " + std::to_string(*it->second.now.sm_mhz) + " of " +
+                     std::to_string(*it->second.now.sm_max_mhz) +
+                     " MHz, its driver answers and reports no slowdown, no ECC error, no Xid");
+        }
+      }
       if (host != nullptr && !gpu.empty() && verdict != Component::kPcie &&
           !has(Component::kPcie)) {
         const auto path = HardwareModel::PathToRoot(*host, gpu);

@@ -8,8 +8,10 @@
 #include <map>
 #include <set>
 #include <string_view>
+#include <tuple>
 
 #include "userspace/attribute/wait_graph.h"
+#include "userspace/source/xid.h"
 
 namespace mycroft {
 namespace {
@@ -112,35 +114,37 @@ struct Rise {
   std::string names;  // "rcvd_seq_err +475, ..."
 };
 
-// Xids that report hardware: NVIDIA, "XID Errors". The rest (13, 31, 43, 45, ...) is
-// mostly what an application did, or an after-effect.
-const char* HardwareXid(uint32_t xid) {
-  switch (xid) {
-    case 48:
-      return "double bit ECC error";
-    case 62:
-      return "internal microcontroller halt";
-    case 63:
-      return "ECC page or row remapping";
-    case 64:
-      return "ECC row remapping failed";
-    case 74:
-      return "NVLink error";
-    case 79:
-      return "fell off the bus";
-    case 92:
-      return "high rate of single bit ECC errors";
-    case 94:
-      return "contained ECC error";
-    case 95:
-      return "uncontained ECC error";
-    case 119:
-      return "GSP timeout";
-    case 120:
-      return "GSP error";
-    default:
-      return nullptr;
+// Of Xids: one within that time of another is its after-effect.
+constexpr uint64_t kFollowNs = 10 * kSecond;
+
+std::string XidName(uint32_t number) {
+  const XidMeaning* meaning = FindXid(number);
+  return Text("Xid %u", number) +
+         (meaning != nullptr ? std::string(", ") + meaning->name : std::string());
+}
+
+// Clocks of a GPU at work are low enough to be seen in the job, and to differ.
+constexpr double kLowClocks = 0.9;
+constexpr uint64_t kThermalReasons = clock_reason::kSoftwareThermal | clock_reason::kHardwareThermal;
+constexpr uint64_t kPowerReasons = clock_reason::kPowerCap | clock_reason::kPowerBrake;
+constexpr uint64_t kLimits = kThermalReasons | kPowerReasons | clock_reason::kHardwareSlowdown |
+                             clock_reason::kApplicationClocks | clock_reason::kSyncBoost;
+
+std::string ReasonText(uint64_t reasons) {
+  std::string text;
+  const auto add = [&](uint64_t bits, const char* name) {
+    if ((reasons & bits) != 0) text += (text.empty() ? "" : ", ") + std::string(name);
+  };
+  add(clock_reason::kHardwareThermal, "thermal slowdown by the hardware");
+  add(clock_reason::kSoftwareThermal, "thermal slowdown by the driver");
+  add(clock_reason::kPowerBrake, "power brake");
+  add(clock_reason::kPowerCap, "power cap");
+  if ((reasons & (kThermalReasons | kPowerReasons)) == 0) {
+    add(clock_reason::kHardwareSlowdown, "slowdown by the hardware");
   }
+  add(clock_reason::kApplicationClocks, "application clocks");
+  add(clock_reason::kSyncBoost, "sync boost");
+  return text;
 }
 
 std::string Ago(uint64_t t_ns, uint64_t onset_ns) {
@@ -180,6 +184,7 @@ class Finder {
       const HostHardware* host = hw_.FindHost(worker->host);
       if (host == nullptr || (!all && concerned.count(worker) == 0)) continue;
       Devices(*host, *worker);
+      Health(*host, *worker);
       Events(*host, *worker);
       Ports(*host, *worker);
       Threads(*worker);
@@ -532,20 +537,7 @@ class Finder {
           if (!own && process != nullptr && event.pid == worker.key.pid && event.pid != 0)
             own = true;
           if (!own || !xids.insert(event.number).second) break;
-          const char* hardware = HardwareXid(event.number);
-          Fact& fact = Add(FactKind::kXid, hardware != nullptr ? Weight::kStrong : Weight::kSupport,
-                           Component::kGpu, worker,
-                           Bits({S::kGpu, S::kFlush, S::kAbsent, S::kDead}), event.t_ns);
-          fact.device = event.device;
-          fact.what = Text("Xid %u", event.number);
-          if (hardware != nullptr) fact.what += std::string(", ") + hardware;
-          fact.text = "the driver reported " + fact.what + " for the GPU of " + NameOf(worker) +
-                      ", " + Ago(event.t_ns, onset());
-          InTime(&fact);
-          DidNotWorkSince(worker, &fact);
-          if (hardware == nullptr && fact.refused.empty()) {
-            fact.refused = "such an Xid tells what a program did or an after-effect, not a fault";
-          }
+          Xid(host, worker, event);
           break;
         }
         case HardwareEventKind::kOomKill: {
@@ -592,6 +584,7 @@ class Finder {
           InTime(&fact);
           break;
         }
+        case HardwareEventKind::kSxid:
         case HardwareEventKind::kProcessExit:
         case HardwareEventKind::kPciRemoved:
         case HardwareEventKind::kPortState:
@@ -601,6 +594,272 @@ class Finder {
         case HardwareEventKind::kCount:
           break;  // used where their device is looked at
       }
+    }
+  }
+
+  // ---- the GPU as its driver sees it --------------------------------------------------
+
+  void Health(const HostHardware& host, const Worker& worker) {
+    const ProcessState* process = hw_.FindProcess(worker.host, worker.key);
+    if (process == nullptr) return;
+    const std::string own = GpuOf(hw_, worker);
+    for (const std::string& address : process->now.gpus) {
+      const auto it = host.gpus.find(address);
+      if (it == host.gpus.end()) continue;
+      Lost(worker, it->second, address == own ? Weight::kDecisive : Weight::kStrong);
+      if (address != own || it->second.lost_ns != 0) continue;
+      Hangs(worker, it->second);
+      Clocks(worker, it->second);
+      GpuMemory(worker, it->second);
+      Nvlinks(worker, it->second);
+      Spins(worker, it->second);
+    }
+  }
+
+  void Lost(const Worker& worker, const GpuDevice& gpu, Weight weight) {
+    if (gpu.lost_ns == 0) return;
+    const bool known = std::any_of(facts_.begin(), facts_.end(), [&](const Fact& fact) {
+      return fact.kind == FactKind::kGpuGone && fact.worker == &worker &&
+             fact.device == gpu.now.address;
+    });
+    if (known) return;
+    Fact& fact = Add(FactKind::kGpuGone, weight, Component::kGpu, worker,
+                     Bits({S::kGpu, S::kFlush, S::kNode, S::kEdge, S::kHost, S::kAbsent, S::kDead}),
+                     gpu.lost_ns);
+    fact.device = gpu.now.address;
+    fact.what = "lost";
+    fact.text = "the driver has given up GPU " + gpu.now.address + " of " + NameOf(worker) +
+                " as lost, " + Ago(gpu.lost_ns, onset());
+    fact.suspect_path = true;
+    InTime(&fact);
+    DidNotWorkSince(worker, &fact);
+  }
+
+  void Hangs(const Worker& worker, const GpuDevice& gpu) {
+    if (!gpu.now.hangs || !in_.stuck) return;
+    Fact& fact = Add(FactKind::kGpuHangs, Weight::kStrong, Component::kGpu, worker,
+                     Bits({S::kGpu, S::kFlush, S::kHost, S::kAbsent}), gpu.now.silent_since_ns);
+    fact.device = gpu.now.address;
+    fact.what = "its driver does not come back";
+    fact.text = "the driver was asked about GPU " + gpu.now.address + " of " + NameOf(worker) +
+                " and has not come back, " + Ago(gpu.now.silent_since_ns, onset());
+    InTime(&fact);
+    DidNotWorkSince(worker, &fact);
+  }
+
+  // Low clocks are a cause where they have a reason, are lower than before, and lower
+  // than those of the other GPUs of the job: a limit that holds for all is the job's own
+  // speed, and an idle GPU may rest.
+  void Clocks(const Worker& worker, const GpuDevice& gpu) {
+    ClocksUnderLoad now = JudgeClocks(gpu, kLimits, onset(), in_.now_ns);
+    // Polled once a second: it may be seen after the onset.
+    if (now.since_ns > onset()) now = JudgeClocks(gpu, kLimits, now.since_ns, in_.now_ns);
+    const uint64_t reasons = now.reasons & kLimits;
+    if (now.ns < kSecond || reasons == 0) return;
+    const ClocksUnderLoad before =
+        JudgeClocks(gpu, kLimits, Before(kBaselineNs), Before(kPollNs));
+    const bool known_before = before.ns >= 2 * kSecond;
+    double usual = known_before ? before.sm_mhz : gpu.now.sm_max_mhz.value_or(0);
+    std::vector<double> others;
+    for (const Worker* other : *in_.job) {
+      if (other == &worker || others.size() >= kSiblings) continue;
+      const HostHardware* there = hw_.FindHost(other->host);
+      if (there == nullptr) continue;
+      const auto it = there->gpus.find(GpuOf(hw_, *other));
+      if (it == there->gpus.end() || it->second.now.name != gpu.now.name) continue;
+      const ClocksUnderLoad theirs = JudgeClocks(it->second, kLimits, onset(), in_.now_ns);
+      if (theirs.ns >= kSecond) others.push_back(theirs.sm_mhz);
+    }
+    std::sort(others.begin(), others.end());
+    const double sibling = others.empty() ? 0 : others[others.size() / 2];
+    const bool thermal = (reasons & kThermalReasons) != 0;
+    // A cap is met all the time: nothing to tell while the clocks are as usual.
+    if (!thermal && usual > 0 && now.sm_mhz >= kLowClocks * usual) return;
+    Fact& fact = Add(thermal ? FactKind::kThermal : FactKind::kPowerLimit, Weight::kStrong,
+                     Component::kGpu, worker, Bits({S::kGpu, S::kFlush, S::kHost}), now.since_ns);
+    fact.device = gpu.now.address;
+    const bool set = (reasons & ~(clock_reason::kApplicationClocks | clock_reason::kSyncBoost)) == 0;
+    fact.what = Text("%s, %.0f MHz", thermal ? "thermal slowdown" : set ? "clocks set low"
+                                                                        : "power limit",
+                     now.sm_mhz);
+    fact.text = Text("GPU %s of %s runs at %.0f MHz", gpu.now.address.c_str(),
+                     NameOf(worker).c_str(), now.sm_mhz);
+    if (known_before) fact.text += Text(" instead of %.0f", before.sm_mhz);
+    if (gpu.now.sm_max_mhz) fact.text += Text(" of at most %u", *gpu.now.sm_max_mhz);
+    fact.text += ": " + ReasonText(reasons);
+    if (thermal && gpu.now.temperature_c) {
+      fact.text += Text(" at %u C", *gpu.now.temperature_c);
+      if (gpu.now.slowdown_c) fact.text += Text(" (slows down at %u C)", *gpu.now.slowdown_c);
+    }
+    if ((reasons & kPowerReasons) != 0 && gpu.now.power_w && gpu.now.power_limit_w) {
+      fact.text += Text("; it takes %u of %u W", *gpu.now.power_w, *gpu.now.power_limit_w);
+    }
+    if (sibling > 0) {
+      fact.text += Text("; the GPUs of %zu other ranks run at %.0f MHz", others.size(), sibling);
+    }
+    if (in_.stuck) {
+      fact.weight = Weight::kSupport;  // a slow GPU still computes
+    } else if (known_before && now.sm_mhz >= kLowClocks * before.sm_mhz) {
+      fact.refused = "its clocks were as low before the onset, when the job ran as usual";
+    } else if (sibling > 0 && now.sm_mhz >= kLowClocks * sibling) {
+      fact.refused = "the GPUs of the other ranks run as slowly: it is not this one's";
+    } else if (usual > 0 && now.sm_mhz >= kLowClocks * usual) {
+      fact.refused = "its clocks are hardly lower for it";
+    } else if (!known_before && sibling <= 0) {
+      fact.weight = Weight::kSupport;  // nothing to compare with
+    } else {
+      InTime(&fact);
+    }
+  }
+
+  void GpuMemory(const Worker& worker, const GpuDevice& gpu) {
+    const Rise uncorrected = RiseOf(gpu.ecc_uncorrected, "uncorrected ECC errors", 1);
+    const uint32_t shapes = Bits({S::kGpu, S::kFlush, S::kAbsent, S::kDead});
+    if (uncorrected.excess) {
+      Fact& fact = Add(FactKind::kEccErrors, Weight::kStrong, Component::kGpu, worker, shapes,
+                       uncorrected.since_ns);
+      fact.device = gpu.now.address;
+      fact.what = "uncorrected ECC errors";
+      fact.text = "the memory of GPU " + gpu.now.address + " of " + NameOf(worker) +
+                  " has errors that were not corrected: " + uncorrected.names;
+      InTime(&fact);
+      DidNotWorkSince(worker, &fact);
+    }
+    for (const auto& [history, what, weight] :
+         {std::tuple{&gpu.remap_failed, "a row of its memory could not be remapped",
+                     Weight::kStrong},
+          std::tuple{&gpu.remap_pending, "a row of its memory waits for a reset to be remapped",
+                     Weight::kSupport}}) {
+      const bool* now = history->At(in_.now_ns);
+      if (now == nullptr || !*now) continue;
+      const auto& changes = history->changes();
+      const bool from_start = changes.size() == 1;
+      Fact& fact = Add(FactKind::kEccErrors, from_start ? Weight::kSupport : weight,
+                       Component::kGpu, worker, shapes, from_start ? 0 : changes.back().first);
+      fact.device = gpu.now.address;
+      fact.what = what;
+      fact.text = "GPU " + gpu.now.address + " of " + NameOf(worker) + ": " + what;
+      InTime(&fact);
+      DidNotWorkSince(worker, &fact);
+    }
+    const Rise corrected = RiseOf(gpu.ecc_corrected, "corrected ECC errors", 10);
+    if (!corrected.excess) return;
+    Fact& fact = Add(FactKind::kEccCorrected, Weight::kSupport, Component::kGpu, worker, shapes,
+                     corrected.since_ns);
+    fact.device = gpu.now.address;
+    fact.what = "corrected ECC errors";
+    fact.text = "the memory of GPU " + gpu.now.address + " of " + NameOf(worker) +
+                " has more errors than before: " + corrected.names;
+    InTime(&fact);
+  }
+
+  void Nvlinks(const Worker& worker, const GpuDevice& gpu) {
+    const uint32_t shapes = Bits({S::kGpu, S::kHost, S::kAbsent, S::kDead});
+    for (const auto& [number, link] : gpu.nvlinks) {
+      const std::string name = Text("NVLink %u of GPU %s", number, gpu.now.address.c_str());
+      const bool* now = link.active.At(in_.now_ns);
+      const auto& changes = link.active.changes();
+      // One that was never up is not wired.
+      const bool down = now != nullptr && !*now && changes.size() > 1;
+      const Rise recoveries = RiseOf(link.recoveries, "recoveries", 1);
+      if (down || recoveries.excess) {
+        Fact& fact = Add(FactKind::kNvlinkErrors, Weight::kStrong, Component::kNvlink, worker,
+                         shapes, down ? changes.back().first : recoveries.since_ns);
+        fact.device = gpu.now.address;
+        fact.what = Text("NVLink %u ", number) + (down ? "is down" : "had to be trained again");
+        fact.text = name + " of " + NameOf(worker) +
+                    (down ? " is down, " + Ago(changes.back().first, onset())
+                          : " had to be trained again: " + recoveries.names);
+        InTime(&fact);
+        DidNotWorkSince(worker, &fact);
+        continue;
+      }
+      const Rise replays = RiseOf(link.replays, "replays", 10);
+      const Rise crc = RiseOf(link.crc, "CRC errors", 10);
+      if (!replays.excess && !crc.excess) continue;
+      Fact& fact = Add(FactKind::kNvlinkReplays, Weight::kSupport, Component::kNvlink, worker,
+                       shapes, replays.excess ? replays.since_ns : crc.since_ns);
+      fact.device = gpu.now.address;
+      fact.what = Text("errors on NVLink %u", number);
+      fact.text = name + " of " + NameOf(worker) + ": " + replays.names +
+                  (replays.excess && crc.excess ? ", " : "") + crc.names;
+      InTime(&fact);
+    }
+    const Rise replays = RiseOf(gpu.pcie_replays, "replays", 10);
+    if (!replays.excess) return;
+    Fact& fact = Add(FactKind::kAerCorrectable, Weight::kSupport, Component::kPcie, worker,
+                     Bits({S::kGpu, S::kFlush, S::kNode, S::kEdge}), replays.since_ns);
+    fact.device = gpu.now.address;
+    fact.what = "PCIe replays at " + gpu.now.address;
+    fact.text = "PCIe replays counted by GPU " + gpu.now.address + " of " + NameOf(worker) + ": " +
+                replays.names;
+    InTime(&fact);
+  }
+
+  // Utilization counts a kernel that spins; power tells it from one that computes.
+  void Spins(const Worker& worker, const GpuDevice& gpu) {
+    if (!in_.stuck || gpu.now.utilization_percent.value_or(0) < 90 || !gpu.now.power_w ||
+        !gpu.now.power_limit_w || *gpu.now.power_w * 2 > *gpu.now.power_limit_w) {
+      return;
+    }
+    Fact& fact = Add(FactKind::kSpins, Weight::kSupport, Component::kGpu, worker,
+                     Bits({S::kGpu}), 0);
+    fact.device = gpu.now.address;
+    fact.what = "it spins";
+    fact.text = Text("GPU %s of %s is %u %% busy at %u of %u W: it spins or waits, it does not "
+                     "compute",
+                     gpu.now.address.c_str(), NameOf(worker).c_str(), *gpu.now.utilization_percent,
+                     *gpu.now.power_w, *gpu.now.power_limit_w);
+  }
+
+  void Xid(const HostHardware& host, const Worker& worker, const HardwareEvent& event) {
+    const XidMeaning* meaning = FindXid(event.number);
+    const bool hardware = meaning != nullptr && meaning->hardware;
+    const bool nvlink = meaning != nullptr && meaning->origin == XidOrigin::kNvlink;
+    Fact& fact = Add(FactKind::kXid, hardware ? Weight::kStrong : Weight::kSupport,
+                     nvlink ? Component::kNvlink : Component::kGpu, worker,
+                     Bits({S::kGpu, S::kFlush, S::kAbsent, S::kDead}), event.t_ns);
+    fact.device = event.device;
+    fact.what = hardware ? XidName(event.number) : Text("Xid %u", event.number);
+    fact.text = "the driver reported " + XidName(event.number) + " for the GPU of " +
+                NameOf(worker) + ", " + Ago(event.t_ns, onset());
+    fact.suspect_path = meaning != nullptr && meaning->origin == XidOrigin::kPcie && hardware;
+    InTime(&fact);
+    DidNotWorkSince(worker, &fact);
+    // The first one is the origin; what follows shortly is its echo: on the same GPU, and
+    // over NVLink on its neighbours.
+    const HardwareEvent* origin = nullptr;
+    bool seen = false;  // this one, in the order of the log
+    for (const HardwareEvent& other : host.events) {
+      seen = seen || &other == &event;
+      if (&other == &event || other.t_ns > event.t_ns || other.t_ns + kFollowNs < event.t_ns) {
+        continue;
+      }
+      if (other.kind == HardwareEventKind::kSxid && nvlink &&
+          other.severity >= Severity::kNonFatal) {
+        fact.text += Text("; NVSwitch %s reported SXid %u", other.device.c_str(), other.number);
+        continue;
+      }
+      if (other.kind != HardwareEventKind::kXid || other.number == event.number) continue;
+      const XidMeaning* theirs = FindXid(other.number);
+      if (theirs == nullptr || !theirs->hardware) continue;
+      const bool same_gpu = other.device == event.device;
+      const bool neighbour = !same_gpu && nvlink && theirs->origin != XidOrigin::kNvlink;
+      if (!same_gpu && !neighbour) continue;
+      // A follower is never first; at one instant the order of the log decides the rest.
+      const bool follows = !hardware || meaning->follower;
+      if (theirs->follower && !follows) continue;
+      if (other.t_ns == event.t_ns && seen && (!follows || theirs->follower)) continue;
+      if (origin == nullptr || other.t_ns < origin->t_ns) origin = &other;
+    }
+    if (origin != nullptr && fact.refused.empty()) {
+      fact.refused = "it follows " + XidName(origin->number) +
+                     (origin->device == event.device ? " of the same GPU"
+                                                     : " of GPU " + origin->device) +
+                     Text(", %.1f s earlier",
+                          static_cast<double>(event.t_ns - origin->t_ns) / 1e9);
+    } else if (!hardware && fact.refused.empty()) {
+      fact.refused = "such an Xid tells what a program did or an after-effect, not a fault";
     }
   }
 
@@ -1301,9 +1560,16 @@ bool Explains(const Fact& cause, const Fact& effect) {
   const bool touches = same_worker || cause.worker == effect.other || cause.other == effect.worker;
   switch (cause.kind) {
     case K::kGpuGone:
+      // Its neighbours see their links to it go down.
+      if (cause.worker->host == effect.worker->host &&
+          is(effect.kind, {K::kNvlinkErrors, K::kNvlinkReplays})) {
+        return true;
+      }
       return same_worker &&
-             is(effect.kind, {K::kXid, K::kAerUncorrectable, K::kAerCorrectable, K::kLinkDegraded,
-                              K::kDmaFault, K::kReads, K::kBlocked});
+             is(effect.kind, {K::kXid, K::kGpuHangs, K::kThermal, K::kPowerLimit, K::kEccErrors,
+                              K::kEccCorrected, K::kSpins, K::kAerUncorrectable,
+                              K::kAerCorrectable, K::kLinkDegraded, K::kDmaFault, K::kReads,
+                              K::kBlocked});
     case K::kNicGone:
       return (same_worker && is(effect.kind, {K::kAerUncorrectable, K::kAerCorrectable,
                                               K::kLinkDegraded, K::kDmaFault, K::kBlocked})) ||
@@ -1346,6 +1612,19 @@ bool Explains(const Fact& cause, const Fact& effect) {
     case K::kPauses:
       return touches && is(effect.kind, {K::kCongestion});
     case K::kXid:
+      return same_worker && cause.weight >= Weight::kStrong &&
+             is(effect.kind, {K::kGpuHangs, K::kEccErrors, K::kEccCorrected, K::kNvlinkErrors,
+                              K::kNvlinkReplays, K::kSpins});
+    case K::kNvlinkErrors:
+      return same_worker && is(effect.kind, {K::kNvlinkReplays, K::kSpins});
+    case K::kGpuHangs:
+      return same_worker && is(effect.kind, {K::kBlocked, K::kSpins});
+    case K::kThermal:
+    case K::kPowerLimit:
+    case K::kEccErrors:
+    case K::kEccCorrected:
+    case K::kNvlinkReplays:
+    case K::kSpins:
     case K::kRetryExceeded:
     case K::kCongestion:
     case K::kAerCorrectable:

@@ -21,6 +21,14 @@ enum class FactKind : uint8_t {
   kGpuGone,  // does not answer any more, or was removed
   kNicGone,
   kXid,               // the driver reported a hardware error of the GPU
+  kGpuHangs,          // the driver was asked about it and does not come back
+  kThermal,           // its clocks are down for heat
+  kPowerLimit,        // its clocks are down for power, or somebody set them so
+  kEccErrors,         // errors of its memory that were not corrected, rows not remapped
+  kEccCorrected,
+  kNvlinkErrors,      // a link went down, or had to be trained again
+  kNvlinkReplays,
+  kSpins,             // "100 % busy" at a fraction of its power
   kPortDown,          // is not ACTIVE
   kPortFlap,          // went down and came back
   kPhysicalErrors,    // symbol errors and the like: cable, port
@@ -66,6 +74,7 @@ struct Fact {
   std::string what;                // a few words for the summary
   std::string text;                // a sentence with figures
   std::string refused;             // given: why it is no cause here
+  bool suspect_path = false;       // the GPU's slot, riser or power may be at fault as well
 };
 
 constexpr uint32_t ShapeBit(SuspectShape shape) { return 1u << static_cast<int>(shape); }

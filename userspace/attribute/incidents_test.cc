@@ -503,6 +503,17 @@ TEST_F(HostMemlock, FailureOfAnotherRankIsRejected) {
 
 class GpuOffBus : public HardwareWorld {};
 
+TEST_F(GpuOffBus, HealthyGpuIsAmongTheRejected) {
+  hw().Gpu(2);
+  Warm();
+  hw().Pci(2, Place::kAboveGpu).speed_gts = hw().Pci(2, Place::kGpu).speed_gts = 5;
+  Costs costs(4);
+  costs[2].gpu_ms = 81;
+  Steps(80, costs);
+  ExpectCulprit(2, Component::kPcie);
+  ExpectRejected("gpu of rank 2", "1980 of 1980 MHz, its driver answers");
+}
+
 TEST_F(GpuOffBus, AllOnesIsGpuWithAWarningOfPcie) {
   Warm();
   hw().Pci(2, Place::kAboveGpu).aer_nonfatal = 3;
@@ -569,6 +580,298 @@ TEST_F(GpuOffBus, LongAfterTheOnsetIsAnAfterEffect) {
   Wait(3'000);
   ExpectCulprit(2, Component::kHost);
   ExpectRejected("gpu of rank 2", "too late");
+}
+
+TEST_F(GpuOffBus, LostForTheDriverAloneIsGpu) {
+  // A virtual machine: configuration space says nothing.
+  for (int rank = 0; rank < 4; ++rank) hw().Gpu(rank);
+  Warm();
+  hw().Gpu(2).lost = true;
+  StickGpu(2);
+  Wait(3'000);
+  ExpectCulprit(2, kGpuOf);
+  EXPECT_GT(Last().culprits[0].confidence, 0.9);
+  ExpectEvidence("has given up GPU");
+  ExpectEvidence("warning: the PCIe path");
+}
+
+TEST_F(GpuOffBus, Xid79AloneIsGpuWithAWarningOfPcie) {
+  Warm();
+  hw().Event(2, Xid(2, 79));
+  LeaveOut(2);
+  Wait(3'000);
+  ExpectCulprit(2, kGpuOf);
+  ExpectEvidence("Xid 79, fell off the bus");
+  ExpectEvidence("warning: the PCIe path");
+}
+
+TEST_F(GpuOffBus, DriverThatDoesNotComeBackIsGpu) {
+  for (int rank = 0; rank < 4; ++rank) hw().Gpu(rank);
+  Warm();
+  LeaveOut(2);
+  hw().Gpu(2).silent_since_ns = job().now_ns();
+  hw().Gpu(2).hangs = true;
+  Wait(3'000);
+  ExpectCulprit(2, kGpuOf);
+  ExpectEvidence("has not come back");
+}
+
+TEST_F(GpuOffBus, ValuesThatAreOldSayNothing) {
+  // Another GPU of the host hangs the driver: what was last known of this one is no news.
+  Make(4, 2);
+  for (int rank = 0; rank < 4; ++rank) hw().Gpu(rank);
+  Warm();
+  LeaveOut(2);
+  for (int rank : {2, 3}) hw().Gpu(rank).silent_since_ns = job().now_ns();
+  hw().Gpu(3).hangs = true;
+  Wait(3'000);
+  ExpectCulprit(2, Component::kHost);
+  ExpectRejected("gpu of rank 3", "no mechanism");
+}
+
+TEST_F(GpuOffBus, WhatFollowsAnXidIsNotTheOrigin) {
+  Warm();
+  hw().Event(2, Xid(2, 45));  // the order of the log at one instant is not the order of causes
+  hw().Event(2, Xid(2, 79));
+  hw().Event(2, Xid(2, 43));
+  LeaveOut(2);
+  Wait(3'000);
+  ExpectCulprit(2, kGpuOf);
+  ExpectEvidence("Xid 79");
+  ExpectRejected("gpu of rank 2", "it follows Xid 79, fell off the bus of the same GPU");
+  ExpectNoEvidence("Xid 43");
+}
+
+TEST_F(GpuOffBus, NeighboursNvlinksAreAnAfterEffect) {
+  Make(4, 4);
+  for (int rank = 0; rank < 4; ++rank) hw().Gpu(rank);
+  Warm();
+  hw().Gpu(2).lost = true;
+  hw().Event(2, Xid(2, 79));
+  for (int rank : {0, 1, 3}) {
+    hw().Event(rank, Xid(rank, 74));
+    hw().Gpu(rank).nvlinks[1].active = false;
+  }
+  LeaveOut(2);
+  Wait(3'000);
+  ExpectCulprit(2, kGpuOf);
+  ExpectRejected("nvlink of rank 0", "it follows Xid 79");
+}
+
+TEST_F(GpuOffBus, XidOfAProgramIsNot) {
+  Warm();
+  hw().Event(2, Xid(2, 31));
+  LeaveOut(2);
+  Wait(3'000);
+  ExpectCulprit(2, Component::kHost);
+  ExpectRejected("gpu of rank 2", "what a program did");
+}
+
+// ---- gpu-thermal ------------------------------------------------------------------------
+
+class GpuThermal : public HardwareWorld {
+ protected:
+  void SetUp() override {
+    Make(4);
+    for (int rank = 0; rank < 4; ++rank) hw().Gpu(rank);
+  }
+  void Heat(int rank, uint32_t mhz = 345) {
+    GpuSample& gpu = hw().Gpu(rank);
+    gpu.sm_mhz = mhz;
+    gpu.clock_reasons = clock_reason::kHardwareSlowdown | clock_reason::kHardwareThermal;
+    gpu.temperature_c = 89;
+    gpu.power_w = 210;
+  }
+  Costs Slow(int rank) {
+    Costs costs(4);
+    costs[rank].gpu_ms = 81;
+    return costs;
+  }
+};
+
+TEST_F(GpuThermal, IsGpu) {
+  Warm();
+  Heat(2);
+  Steps(80, Slow(2));
+  ExpectCulprit(2, kGpuOf);
+  ExpectEvidence("runs at 345 MHz instead of 1980 of at most 1980: thermal slowdown by the hardware "
+                 "at 89 C (slows down at 87 C)");
+  ExpectEvidence("the GPUs of 3 other ranks run at 1980 MHz");
+  EXPECT_THAT(Last().summary, HasSubstr("thermal slowdown, 345 MHz"));
+}
+
+TEST_F(GpuThermal, RankThatIsLateByItIsGpu) {
+  Warm();
+  Heat(2);
+  Costs costs(4);
+  costs[2].host_ms = 81;  // it waits for its GPU before it launches
+  Steps(80, costs);
+  ExpectCulprit(2, kGpuOf);
+  ExpectRejected("host of rank 2", "it only shows");
+}
+
+TEST_F(GpuThermal, LateRankWithACoolGpuIsHost) {
+  Warm();
+  Costs costs(4);
+  costs[2].host_ms = 81;
+  Steps(80, costs);
+  ExpectCulprit(2, Component::kHost);
+  ExpectNoEvidence("MHz");
+}
+
+TEST_F(GpuThermal, OfAnotherRankIsRejected) {
+  Warm();
+  Heat(1);
+  Costs costs(4);
+  costs[2].host_ms = 81;
+  Steps(80, costs);
+  ExpectCulprit(2, Component::kHost);
+  ExpectRejected("gpu of rank 1", "no mechanism");
+}
+
+TEST_F(GpuThermal, AsHotAsBeforeIsNotWhatChanged) {
+  Heat(2);
+  Warm();
+  Costs costs(4);
+  costs[2].host_ms = 81;
+  Steps(80, costs);
+  ExpectCulprit(2, Component::kHost);
+  ExpectRejected("gpu of rank 2", "as low before the onset");
+}
+
+TEST_F(GpuThermal, AllGpusAlikeAreNoFaultOfOne) {
+  Warm();
+  for (int rank = 0; rank < 4; ++rank) Heat(rank, 1200);
+  Costs costs(4);
+  costs[2].host_ms = 81;
+  Steps(80, costs);
+  ExpectCulprit(2, Component::kHost);
+  ExpectRejected("gpu of rank 2", "run as slowly");
+}
+
+TEST_F(GpuThermal, ThatCostsNoClocksIsNot) {
+  Warm();
+  Heat(2, 1935);
+  Costs costs(4);
+  costs[2].host_ms = 81;
+  Steps(80, costs);
+  ExpectCulprit(2, Component::kHost);
+  ExpectRejected("gpu of rank 2", "instead of 1980");
+}
+
+TEST_F(GpuThermal, IdleGpuMayRest) {
+  Warm();
+  hw().Gpu(2).sm_mhz = 210;
+  hw().Gpu(2).clock_reasons = clock_reason::kIdle | clock_reason::kPowerCap;
+  Costs costs(4);
+  costs[2].host_ms = 81;
+  Steps(80, costs);
+  ExpectCulprit(2, Component::kHost);
+  ExpectNoEvidence("MHz");
+}
+
+TEST_F(GpuThermal, PowerCapOfOneIsGpu) {
+  Warm();
+  hw().Gpu(2).sm_mhz = 990;
+  hw().Gpu(2).clock_reasons = clock_reason::kPowerCap;
+  hw().Gpu(2).power_w = hw().Gpu(2).power_limit_w = 300;
+  Steps(80, Slow(2));
+  ExpectCulprit(2, kGpuOf);
+  ExpectEvidence("power cap; it takes 300 of 300 W");
+}
+
+TEST_F(GpuThermal, PowerCapOfAllIsTheJobsSpeed) {
+  for (int rank = 0; rank < 4; ++rank) {
+    hw().Gpu(rank).sm_mhz = 1400;
+    hw().Gpu(rank).clock_reasons = clock_reason::kPowerCap;
+  }
+  Warm();
+  Costs costs(4);
+  costs[2].host_ms = 81;
+  Steps(80, costs);
+  ExpectCulprit(2, Component::kHost);
+  ExpectNoEvidence("power cap");
+}
+
+TEST_F(GpuThermal, DuringAHangItDecidesNothing) {
+  Warm();
+  Heat(2);
+  LeaveOut(2);
+  Wait(3'000);
+  ExpectCulprit(2, Component::kHost);
+}
+
+// ---- memory of the GPU, NVLink ----------------------------------------------------------
+
+class GpuMemory : public GpuThermal {};
+
+TEST_F(GpuMemory, UncorrectedErrorsAreGpu) {
+  Warm();
+  LeaveOut(2);
+  Wait(500);
+  hw().Gpu(2).ecc_uncorrected = 3;
+  hw().Event(2, Xid(2, 95));
+  Wait(3'000);
+  ExpectCulprit(2, kGpuOf);
+  ExpectEvidence("uncorrected ECC errors +3");
+  ExpectEvidence("uncontained ECC error");
+}
+
+TEST_F(GpuMemory, CorrectedErrorsDecideNothing) {
+  Warm();
+  LeaveOut(2);
+  hw().Gpu(2).ecc_corrected = 500;
+  Wait(3'000);
+  ExpectCulprit(2, Component::kHost);
+}
+
+TEST_F(GpuMemory, ErrorsFromBeforeAreNoNews) {
+  hw().Gpu(2).ecc_uncorrected = 3;
+  hw().Gpu(2).remap_failed = true;
+  Warm();
+  LeaveOut(2);
+  Wait(3'000);
+  ExpectCulprit(2, Component::kHost);
+}
+
+TEST_F(GpuMemory, NvlinkThatGoesDownIsNvlink) {
+  Warm();
+  hw().Gpu(2).nvlinks[3].active = false;
+  hw().Event(2, Xid(2, 74));
+  StickGpu(2);
+  Wait(3'000);
+  ExpectCulprit(2, Component::kNvlink);
+  ExpectEvidence("NVLink error");
+}
+
+TEST_F(GpuMemory, NvlinkThatIsTrainedAgainIsNvlink) {
+  Warm();
+  for (int i = 0; i < 80; ++i) {
+    *hw().Gpu(2).nvlinks[3].recoveries += 2;
+    *hw().Gpu(2).nvlinks[3].replays += 100;
+    Steps(1, Slow(2));
+  }
+  ExpectCulprit(2, Component::kNvlink);
+  ExpectEvidence("NVLink 3 of GPU");
+  ExpectEvidence("trained again");
+}
+
+TEST_F(GpuMemory, NvlinkThatIsNotWiredIsNot) {
+  hw().Gpu(2).nvlinks[3].active = false;
+  Warm();
+  StickGpu(2);
+  Wait(3'000);
+  ExpectCulprit(2, kGpuOf);
+  ExpectNoEvidence("NVLink");
+}
+
+TEST_F(GpuMemory, BusyAtAFractionOfItsPowerSpins) {
+  Warm();
+  hw().Gpu(2).power_w = 140;
+  StickGpu(2);
+  Wait(3'000);
+  ExpectCulprit(2, kGpuOf);
+  ExpectEvidence("is 100 % busy at 140 of 700 W: it spins");
 }
 
 // ---- host-starved -----------------------------------------------------------------------

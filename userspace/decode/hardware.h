@@ -2,7 +2,7 @@
 //
 // What a host knows of the hardware and of itself beside the boards: PCI functions
 // and the bridges above them, RDMA ports, queue pairs, limits, rare events, and
-// what each probe could attach to. Part of a Snapshot, at most once a second.
+// what each probe could attach to, how the GPUs feel. Part of a Snapshot, at most once a second.
 //
 // Values only. Cumulative counters count from the start of the agent or of the
 // kernel object, never backwards: a source that sees a reset adds the new value to
@@ -164,6 +164,48 @@ struct ProcessHardware {
   friend bool operator==(const ProcessHardware&, const ProcessHardware&) = default;
 };
 
+// Why the clocks of a GPU are below their maximum: bits of GpuSample::clock_reasons, as
+// NVML numbers them (nvmlClocksEventReason*).
+namespace clock_reason {
+inline constexpr uint64_t kIdle = 0x1, kApplicationClocks = 0x2, kPowerCap = 0x4,
+                          kHardwareSlowdown = 0x8,  // heat or power: not told apart
+                          kSyncBoost = 0x10, kSoftwareThermal = 0x20, kHardwareThermal = 0x40,
+                          kPowerBrake = 0x80;
+}  // namespace clock_reason
+
+struct NvlinkSample {
+  uint32_t link = 0;
+  bool active = false;
+  std::optional<uint64_t> crc, replays, recoveries;  // errors, cumulative
+  friend bool operator==(const NvlinkSample&, const NvlinkSample&) = default;
+};
+
+// What the driver says of one GPU (NVML). What wavers is told when it has moved by more
+// than a few percent.
+struct GpuSample {
+  std::string address;  // its PCI function
+  std::string uuid, name;
+  uint32_t index = 0;             // NVML's
+  std::vector<std::string> mig;   // UUIDs of its MIG devices; empty: not divided
+  bool lost = false;              // the driver has given it up
+  // The driver has not come back since: the values are as old. 0: it does.
+  uint64_t silent_since_ns = 0;
+  bool hangs = false;  // silent, and it was this GPU that the driver was asked about
+  std::optional<uint32_t> sm_mhz, sm_max_mhz, memory_mhz, memory_max_mhz;
+  std::optional<uint32_t> power_w, power_limit_w;
+  std::optional<uint64_t> clock_reasons;
+  std::optional<uint32_t> temperature_c, memory_temperature_c;
+  std::optional<uint32_t> slowdown_c;  // where the hardware slows down
+  std::optional<uint32_t> utilization_percent;  // a spinning kernel counts, too
+  std::optional<uint64_t> memory_used_bytes, memory_bytes;
+  std::optional<uint64_t> ecc_corrected, ecc_uncorrected;  // cumulative
+  std::optional<uint32_t> remapped_rows;
+  std::optional<bool> remap_pending, remap_failed;
+  std::optional<uint64_t> pcie_replays;  // cumulative
+  std::vector<NvlinkSample> nvlinks;     // all that it has, at most 64
+  friend bool operator==(const GpuSample&, const GpuSample&) = default;
+};
+
 enum class HardwareEventKind : uint8_t {
   kAer = 0,           // PCIe error report
   kPciRemoved = 1,    // device removed, or taken out by error recovery
@@ -176,7 +218,8 @@ enum class HardwareEventKind : uint8_t {
   kProcessExit = 8,
   kTcpRetransmit = 9, // the first of a connection in a second
   kXid = 10,
-  kCount = 11,
+  kSxid = 11,  // of an NVSwitch
+  kCount = 12,
 };
 
 // Severity of kAer: as the kernel reports it.
@@ -188,7 +231,7 @@ struct HardwareEvent {
   Severity severity = Severity::kInfo;
   std::string device;  // PCI address, RDMA device or network device; empty: none
   uint32_t pid = 0;    // 0: none
-  uint32_t number = 0; // status bits of AER, queue pair, exit code, Xid: by kind
+  uint32_t number = 0; // status bits of AER, queue pair, exit code, Xid, SXid: by kind
   std::string text;    // one line for people
   friend bool operator==(const HardwareEvent&, const HardwareEvent&) = default;
 };
@@ -220,6 +263,7 @@ struct HardwareSample {
   std::optional<std::string> iommu;        // "off", "passthrough", "translated"; only when changed
   std::optional<bool> peer_memory_module;  // nvidia_peermem or dmabuf; only when changed
   uint64_t lost_events = 0;                // cumulative
+  std::vector<GpuSample> gpus;             // when new or changed
   friend bool operator==(const HardwareSample&, const HardwareSample&) = default;
 };
 

@@ -123,6 +123,25 @@ PolledHardware HardwarePoller::Poll(uint64_t now_ns, const std::vector<ProcessKe
         if (minors_.size() < kMaxRemembered) minors_[minor] = address;
       }
     }
+    std::set<std::string> asked;
+    bool unnamed = false;
+    for (const auto& [key, process] : processes_) {
+      for (const uint32_t minor : process.gpu_minors) {
+        const auto known = minors_.find(minor);
+        known != minors_.end() ? void(asked.insert(known->second)) : void(unnamed = true);
+      }
+    }
+    GpuHealthReading health = gpu_health_.Poll(now_ns, asked, unnamed);
+    // In a container /proc/driver/nvidia may be hidden.
+    for (auto& [minor, address] : health.minors) {
+      if (minors_.size() < kMaxRemembered) minors_.emplace(minor, address);
+    }
+    gpu_links_ = std::move(health.links);
+    out.gpus = std::move(health.gpus);
+    out.events = std::move(health.events);
+    out.probes = std::move(health.probes);
+    out.blind_spots = std::move(health.blind_spots);
+    out.lost_events = health.lost_events;
     for (const auto& [key, process] : processes_) {
       ProcessHardware& hardware = out.processes[key];
       if (!process.readable) {
@@ -140,8 +159,17 @@ PolledHardware HardwarePoller::Poll(uint64_t now_ns, const std::vector<ProcessKe
           continue;
         }
         hardware.gpus.push_back(known->second);
-        gpus.insert(known->second);
       }
+      // Of several that are open, those that it computes on.
+      if (const auto on = health.computing.find(key.pid);
+          hardware.gpus.size() > 1 && on != health.computing.end()) {
+        std::vector<std::string> computing;
+        for (const std::string& address : hardware.gpus) {
+          if (on->second.count(address) != 0) computing.push_back(address);
+        }
+        if (!computing.empty()) hardware.gpus = std::move(computing);
+      }
+      gpus.insert(hardware.gpus.begin(), hardware.gpus.end());
       for (const std::string& uverbs : process.uverbs) {
         const std::string now = VerbsDevice(sys_, uverbs);
         if (!now.empty() && verbs_.size() < kMaxRemembered) verbs_[uverbs] = now;
@@ -190,6 +218,7 @@ PolledHardware HardwarePoller::Poll(uint64_t now_ns, const std::vector<ProcessKe
 }
 
 void HardwarePoller::ReadAhead() {
+  gpu_health_.OpenLog();
   const auto addresses = ListFolder(sys_ + "/bus/pci/devices");
   for (const std::string& address : addresses.value_or(std::vector<std::string>())) {
     if (read_ahead_.size() >= kMaxFunctions) return;
@@ -287,6 +316,20 @@ std::vector<std::string> HardwarePoller::PollDevices(uint64_t now_ns,
     sample.max_speed_gts = now->max_speed_gts;
     sample.width = now->width;
     sample.max_width = now->max_width;
+    // A virtual machine or a container may hide the link; the driver sees it.
+    if (const auto link = gpu_links_.find(address); link != gpu_links_.end()) {
+      const GpuLinkSample& seen = link->second;
+      if (!sample.speed_gts || !sample.width) {
+        sample.speed_gts = seen.speed_gts;
+        sample.width = seen.width;
+      }
+      if (!sample.max_speed_gts || !sample.max_width) {
+        sample.max_speed_gts = seen.max_speed_gts;
+        sample.max_width = seen.max_width;
+      }
+      sample.rx_bytes = seen.rx_bytes;
+      sample.tx_bytes = seen.tx_bytes;
+    }
     sample.max_read_request = now->config.max_read_request;
     sample.relaxed_ordering = now->config.relaxed_ordering;
     sample.acs_redirect = now->config.acs_redirect;

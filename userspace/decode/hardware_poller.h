@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One look at the hardware that the watched processes use, from sysfs and /proc: the
-// PCI functions with the bridges above, RDMA ports, limits. Nothing else on the host
-// is touched: a NIC that no process has open does not count.
+// PCI functions with the bridges above, RDMA ports, limits; and, where it is asked to,
+// what the driver says of the GPUs (gpu_health.h). Nothing else on the host is touched:
+// a NIC that no process has open does not count.
 //
 // Remembers what it needs to tell a failed read from an absence and a reset from a
 // decrease: a device that a process has open and that is gone stays in the result with
@@ -21,6 +22,7 @@
 #include <utility>
 #include <vector>
 
+#include "userspace/decode/gpu_health.h"
 #include "userspace/decode/hardware.h"
 #include "userspace/decode/kernel_probes.h"
 #include "userspace/source/pci.h"
@@ -36,16 +38,21 @@ struct PolledHardware {
   std::vector<ProbeSample> probes;                   // one per thing that is polled
   std::optional<std::string> iommu;
   std::optional<bool> peer_memory_module;
+  std::vector<GpuSample> gpus;          // all in use, by address
+  std::vector<BlindSpot> blind_spots;   // in force
+  uint64_t lost_events = 0;             // cumulative
 };
 
 class HardwarePoller {
  public:
-  HardwarePoller(const std::string& proc_root, const std::string& sys_root)
-      : proc_(proc_root), sys_(sys_root) {}
+  HardwarePoller(const std::string& proc_root, const std::string& sys_root,
+                 const GpuHealthOptions& gpu_health = {})
+      : proc_(proc_root), sys_(sys_root), gpu_health_(gpu_health, proc_root) {}
 
   PolledHardware Poll(uint64_t now_ns, const std::vector<ProcessKey>& processes);
   // Reads the configuration space of every GPU, NIC and bridge of the host: beyond 64 bytes
-  // that takes CAP_SYS_ADMIN, which may be given up afterwards. Before the first Poll.
+  // that takes CAP_SYS_ADMIN; opens the kernel log, which takes CAP_SYSLOG. Both may be given
+  // up afterwards. Before the first Poll.
   void ReadAhead();
 
  private:
@@ -85,6 +92,8 @@ class HardwarePoller {
 
   const std::string proc_, sys_;
   std::map<std::string, PciFunction> read_ahead_;  // by address
+  GpuHealth gpu_health_;
+  std::map<std::string, GpuLinkSample> gpu_links_;  // of this poll
   std::map<ProcessKey, Process> processes_;
   std::map<uint32_t, std::string> minors_;        // of GPUs; kept when a device is gone
   std::map<std::string, std::string> verbs_;      // uverbs to RDMA device; kept, too

@@ -59,7 +59,9 @@ struct HardwareSource::Worker {
 HardwareSource::HardwareSource(const HardwareOptions& options)
     : options_(options) {
   if (!options_.poll) {
-    poller_ = std::make_shared<HardwarePoller>(options_.proc_root, options_.sys_root);
+    GpuHealthOptions health = options_.gpu_health;
+    if (options_.inline_poll) health.own_thread = false;
+    poller_ = std::make_shared<HardwarePoller>(options_.proc_root, options_.sys_root, health);
     options_.poll = [poller = poller_](uint64_t now_ns, const std::vector<ProcessKey>& processes) {
       return poller->Poll(now_ns, processes);
     };
@@ -119,11 +121,11 @@ HardwareReading HardwareSource::Sample(uint64_t now_ns, std::vector<WatchedProce
       worker_->changed.notify_all();
     }
   }
-  blind_spot_.reset();
+  blind_spots_ = polled_.blind_spots;
   if (poll_since_ns_ != 0 && now_ns > poll_since_ns_ + kHangNs) {
-    blind_spot_ = BlindSpot{"a read in /sys or /proc has not come back for 5 s",
+    blind_spots_.push_back({"a read in /sys or /proc has not come back for 5 s",
                             "links, ports, error counters and limits are old",
-                            "look for a device whose driver hangs: dmesg"};
+                            "look for a device whose driver hangs: dmesg"});
   }
   if (!due && !fresh) return out;
 
@@ -143,6 +145,7 @@ HardwareReading HardwareSource::Sample(uint64_t now_ns, std::vector<WatchedProce
   HardwareSample host;
   TakeDevices(kernel, &host);
   TakePorts(&host);
+  TakeGpus(&host);
   TakeProbes(now_ns, kernel, &host);
   TakeEvents(now_ns, kernel, &host);
   TakeProcesses(now_ns, processes, kernel, &out);
@@ -155,7 +158,7 @@ HardwareReading HardwareSource::Sample(uint64_t now_ns, std::vector<WatchedProce
     }
   }
   if (peer && peer != peer_memory_module_) host.peer_memory_module = peer_memory_module_ = peer;
-  const uint64_t lost = kernel.lost_events + dropped_events_;
+  const uint64_t lost = kernel.lost_events + dropped_events_ + polled_.lost_events;
   HardwareSample nothing;
   host.lost_events = nothing.lost_events = lost_events_;
   const bool lost_more = lost > lost_events_;
@@ -177,8 +180,8 @@ void HardwareSource::TakeDevices(const KernelReadings& kernel, HardwareSample* o
       sample.dma_failures = r.dma_failures;
       sample.interrupts = r.interrupts;
       sample.interrupt_ns = r.interrupt_ns;
-      sample.rx_bytes = r.rx_bytes;
-      sample.tx_bytes = r.tx_bytes;
+      if (r.rx_bytes) sample.rx_bytes = r.rx_bytes;
+      if (r.tx_bytes) sample.tx_bytes = r.tx_bytes;
     }
     const auto [last, added] = pci_.try_emplace(sample.address, sample);
     if (!added && last->second == sample) continue;
@@ -201,6 +204,20 @@ void HardwareSource::TakePorts(HardwareSample* out) {
     out->nics.push_back(std::move(sample));
   }
   std::erase_if(nics_, [&](const auto& known) { return there.count(known.first) == 0; });
+}
+
+void HardwareSource::TakeGpus(HardwareSample* out) {
+  for (const GpuSample& sample : polled_.gpus) {
+    const auto [last, added] = gpus_.try_emplace(sample.address, sample);
+    if (!added && last->second == sample) continue;
+    last->second = sample;
+    out->gpus.push_back(sample);
+  }
+  std::erase_if(gpus_, [this](const auto& known) {
+    return std::none_of(polled_.gpus.begin(), polled_.gpus.end(), [&](const GpuSample& sample) {
+      return sample.address == known.first;
+    });
+  });
 }
 
 void HardwareSource::TakeProbes(uint64_t now_ns, const KernelReadings& kernel,

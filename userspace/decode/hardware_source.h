@@ -36,6 +36,7 @@ struct HardwareOptions {
   std::string sys_root = "/sys";
   uint64_t interval_ns = 1'000'000'000;
   bool inline_poll = false;
+  GpuHealthOptions gpu_health;     // own_thread follows inline_poll
   KernelProbes* probes = nullptr;  // not owned, must outlive the source; may be null
   // In place of a HardwarePoller of these roots (tests).
   std::function<PolledHardware(uint64_t now_ns, const std::vector<ProcessKey>&)> poll;
@@ -60,8 +61,8 @@ class HardwareSource {
   void ReadAhead();
   // Call at every tick with the processes watched now; `now_ns` is CLOCK_MONOTONIC.
   HardwareReading Sample(uint64_t now_ns, std::vector<WatchedProcess> processes);
-  // Set while a poll has not come back for five seconds.
-  std::optional<BlindSpot> blind_spot() const { return blind_spot_; }
+  // Those in force; among them a poll that has not come back for five seconds.
+  const std::vector<BlindSpot>& blind_spots() const { return blind_spots_; }
   void ArmDeep(const std::vector<ProcessKey>& processes, uint64_t until_ns);
 
  private:
@@ -83,6 +84,7 @@ class HardwareSource {
 
   void TakeDevices(const KernelReadings& kernel, HardwareSample* out);
   void TakePorts(HardwareSample* out);
+  void TakeGpus(HardwareSample* out);
   void TakeProbes(uint64_t now_ns, const KernelReadings& kernel, HardwareSample* out);
   void TakeEvents(uint64_t now_ns, KernelReadings& kernel, HardwareSample* out);
   void TakeQps(uint64_t now_ns, Process& process, std::vector<QpSample>& rows,
@@ -98,10 +100,11 @@ class HardwareSource {
   uint64_t poll_since_ns_ = 0;  // 0: none under way
   PolledHardware polled_;       // the last one
   std::vector<HardwareEvent> polled_events_;  // not yet given
-  std::optional<BlindSpot> blind_spot_;
+  std::vector<BlindSpot> blind_spots_;
 
   std::map<std::string, PciSample> pci_;  // as emitted
   std::map<std::pair<std::string, uint32_t>, NicPortSample> nics_;
+  std::map<std::string, GpuSample> gpus_;
   std::map<std::string, std::pair<ProbeSample, uint64_t>> probes_;  // and when
   std::map<ProcessKey, Process> processes_;
   std::map<std::pair<HardwareEventKind, std::string>, uint64_t> kernel_events_;  // last time

@@ -107,6 +107,7 @@ class LiveSourceImpl final : public LiveSource {
       hardware.sys_root = options.sys_root;
       hardware.inline_poll = options.now_ns != nullptr;
       hardware.probes = options.probes;
+      hardware.gpu_health = options.gpu_health;
       hardware_ = std::make_unique<HardwareSource>(hardware);
     }
     host_id_ = Trim(ReadSmallFile("/etc/machine-id", 64).value_or("")) + "/" +
@@ -535,7 +536,8 @@ class LiveSourceImpl final : public LiveSource {
       if (blind.size() > 16) break;
     }
     if (hardware_) {
-      if (const auto spot = hardware_->blind_spot()) blind.push_back(*spot);
+      const auto& spots = hardware_->blind_spots();
+      blind.insert(blind.end(), spots.begin(), spots.end());
     }
     if (denied_) {
       blind.push_back({"some processes of other users cannot be read in /proc",

@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "userspace/decode/gpu_health.h"
 #include "userspace/decode/kernel_probes.h"
 #include "userspace/decode/snapshot_source.h"
 
@@ -31,6 +32,7 @@ struct LiveOptions {
   bool host_samples = true;            // read /proc/PID/stat, schedstat, cgroup
   bool hardware = true;                // see hardware_source.h
   std::string sys_root = "/sys";
+  GpuHealthOptions gpu_health;         // nothing is asked unless named here
   // Not owned, must outlive the source; null: without. Called by the thread of Next().
   KernelProbes* probes = nullptr;
   // A clock for replays: CLOCK_MONOTONIC in ns. Empty: the real one, and Next()

@@ -44,6 +44,40 @@ PortView ViewPort(const Port& port) {
   return view;
 }
 
+// What the driver says is wrong now, or was since it was loaded.
+void FindGpuProblems(const GpuSample& gpu, std::vector<std::string>* problems) {
+  if (gpu.lost) problems->push_back("the driver has given it up as lost");
+  if (gpu.silent_since_ns != 0) {
+    problems->push_back(gpu.hangs ? "the driver was asked about it and does not come back"
+                                  : "the driver does not come back: its values are old");
+  }
+  if (gpu.lost || gpu.silent_since_ns != 0) return;
+  const uint64_t reasons = gpu.clock_reasons.value_or(0);
+  if ((reasons & (clock_reason::kSoftwareThermal | clock_reason::kHardwareThermal)) != 0) {
+    problems->push_back("thermal slowdown" +
+                        (gpu.temperature_c ? " at " + std::to_string(*gpu.temperature_c) + " C"
+                                           : std::string()));
+  }
+  if ((reasons & clock_reason::kPowerBrake) != 0) problems->push_back("power brake");
+  if (gpu.ecc_uncorrected.value_or(0) > 0) {
+    problems->push_back(std::to_string(*gpu.ecc_uncorrected) + " uncorrected ECC errors");
+  }
+  if (gpu.remap_failed.value_or(false)) {
+    problems->push_back("a row of its memory could not be remapped");
+  }
+  if (gpu.remap_pending.value_or(false)) {
+    problems->push_back("a row of its memory waits for a reset to be remapped");
+  }
+  // Where none is up, none is wired.
+  std::string down;
+  size_t up = 0;
+  for (const NvlinkSample& link : gpu.nvlinks) {
+    up += link.active ? 1 : 0;
+    if (!link.active) down += (down.empty() ? "" : ", ") + std::to_string(link.link);
+  }
+  if (up > 0 && !down.empty()) problems->push_back("NVLink " + down + " is down");
+}
+
 void FindProblems(DeviceView& device) {
   const auto add = [&device](const std::string& problem) { device.problems.push_back(problem); };
   if (!device.present) add("it was there and is gone");
@@ -64,6 +98,7 @@ void FindProblems(DeviceView& device) {
   if (!redirect.empty()) {
     add("ACS redirects peer-to-peer traffic at " + redirect + " to the root");
   }
+  if (device.gpu) FindGpuProblems(*device.gpu, &device.problems);
   if (device.aer_fatal > 0) add(std::to_string(device.aer_fatal) + " fatal PCIe errors");
   for (const PortView& port : device.ports) {
     if (!port.active && !port.state.empty()) {
@@ -94,6 +129,7 @@ DeviceView ViewDevice(const HostHardware& host, const std::string& address) {
       view.narrowest = hop->now.address;
     }
   }
+  if (const auto gpu = host.gpus.find(address); gpu != host.gpus.end()) view.gpu = gpu->second.now;
   return view;
 }
 
@@ -192,6 +228,26 @@ std::string PathText(const DeviceView& device) {
     if (!hop.link.empty()) text += " " + hop.link;
     if (hop.degraded) text += " of " + hop.best;
   }
+  return text;
+}
+
+std::string HealthText(const DeviceView& device) {
+  if (!device.gpu) return "";
+  const GpuSample& gpu = *device.gpu;
+  std::string text;
+  const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
+  const auto of = [](uint32_t now, const std::optional<uint32_t>& most, const char* unit) {
+    return std::to_string(now) + (most ? " of " + std::to_string(*most) : "") + unit;
+  };
+  if (gpu.sm_mhz) add(of(*gpu.sm_mhz, gpu.sm_max_mhz, " MHz"));
+  if (gpu.power_w) add(of(*gpu.power_w, gpu.power_limit_w, " W"));
+  if (gpu.temperature_c) add(std::to_string(*gpu.temperature_c) + " C");
+  size_t up = 0;
+  for (const NvlinkSample& link : gpu.nvlinks) up += link.active ? 1 : 0;
+  if (!gpu.nvlinks.empty()) {
+    add(of(static_cast<uint32_t>(up), static_cast<uint32_t>(gpu.nvlinks.size()), " NVLinks"));
+  }
+  if (!gpu.mig.empty()) add(std::to_string(gpu.mig.size()) + " MIG devices");
   return text;
 }
 

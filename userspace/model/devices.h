@@ -53,6 +53,7 @@ struct DeviceView {
   std::string narrowest;        // address of that hop
   uint64_t aer_correctable = 0, aer_nonfatal = 0, aer_fatal = 0;
   std::vector<PortView> ports;  // of an RDMA device
+  std::optional<GpuSample> gpu;  // what the driver says of a GPU; empty: nothing
   std::vector<ProcessKey> processes;
   std::vector<std::string> problems;  // empty: none
   bool degraded() const;              // any hop
@@ -66,6 +67,8 @@ std::vector<DeviceView> DevicesOf(const HardwareModel& hardware);
 std::string DeviceName(const DeviceView& device);
 // "0000:3d:00.0 32 GT/s x16 > 0000:3c:04.0 32 GT/s x16 > ...".
 std::string PathText(const DeviceView& device);
+// "1980 of 1980 MHz, 620 of 700 W, 61 C, 18 of 18 NVLinks"; empty: the driver says nothing.
+std::string HealthText(const DeviceView& device);
 // "port 1 ACTIVE LinkUp 400 Gb/s eth0".
 std::string PortText(const PortView& port);
 const char* ToString(PciKind kind);  // "GPU", "NIC", "bridge", "root port", "device"

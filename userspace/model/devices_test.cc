@@ -131,6 +131,37 @@ TEST(Devices, WhatIsWrong) {
   EXPECT_THAT(PortText(devices[2].ports[0]), HasSubstr("unreadable"));
 }
 
+TEST(Devices, GpusAsTheirDriverSeesThem) {
+  HardwareModel model;
+  Snapshot snapshot = Host();
+  GpuSample gpu;
+  gpu.address = kGpu;
+  gpu.sm_mhz = 1980;
+  gpu.sm_max_mhz = 1980;
+  gpu.temperature_c = 61;
+  gpu.nvlinks = {{0, true, {}, {}, {}}, {1, true, {}, {}, {}}};
+  snapshot.hardware->gpus = {gpu};
+  model.Apply(snapshot);
+  DeviceView view = DevicesOf(model)[0];
+  ASSERT_EQ(view.address, kGpu);
+  EXPECT_EQ(HealthText(view), "1980 of 1980 MHz, 61 C, 2 of 2 NVLinks");
+  EXPECT_THAT(view.problems, IsEmpty());
+  gpu.clock_reasons = clock_reason::kHardwareThermal;
+  gpu.nvlinks[1].active = false;
+  gpu.remap_failed = true;
+  snapshot.hardware->gpus = {gpu};
+  model.Apply(snapshot);
+  EXPECT_THAT(DevicesOf(model)[0].problems,
+              ElementsAre("thermal slowdown at 61 C", "a row of its memory could not be remapped",
+                          "NVLink 1 is down"));
+  gpu.silent_since_ns = 1;
+  gpu.hangs = true;
+  snapshot.hardware->gpus = {gpu};
+  model.Apply(snapshot);
+  EXPECT_THAT(DevicesOf(model)[0].problems,
+              ElementsAre("the driver was asked about it and does not come back"));
+}
+
 TEST(Devices, OnlyThoseOfProcessesThatRun) {
   HardwareModel model;
   Snapshot snapshot = Host();

@@ -24,6 +24,8 @@ constexpr size_t kMaxCounters = 256;    // per port
 constexpr size_t kMaxSeries = 1 << 18;  // counters of ports, all hosts
 constexpr size_t kMaxHops = 32;         // device to root
 constexpr size_t kMaxGids = 256;
+constexpr size_t kMaxGpus = 64;     // per host
+constexpr size_t kMaxNvlinks = 64;  // per GPU
 constexpr double kLoadedBytesPerSecond = 10e6;  // less is housekeeping
 constexpr double kLoadedShare = 0.01;           // of what the link can carry at the time
 
@@ -127,6 +129,7 @@ void HardwareModel::Apply(const Snapshot& snapshot) {
     for (const PciSample& pci : sample.pci) ApplyPci(host, t, pci);
     if (!sample.pci.empty()) FindBestLinks(host);
     for (const NicPortSample& port : sample.nics) ApplyPort(host, t, port);
+    for (const GpuSample& gpu : sample.gpus) ApplyGpu(host, t, gpu);
     for (const HardwareEvent& event : sample.events) {
       host.events.push_back(event);
       if (host.events.size() > kMaxEvents) host.events.pop_front();
@@ -211,6 +214,74 @@ void HardwareModel::FindBestLinks(HostHardware& host) {
     }
     device.best = best;
   }
+}
+
+void HardwareModel::ApplyGpu(HostHardware& host, uint64_t t_ns, const GpuSample& sample) {
+  if (host.gpus.size() >= kMaxGpus && host.gpus.count(sample.address) == 0) {
+    ++dropped_;
+    return;
+  }
+  GpuDevice& gpu = host.gpus[sample.address];
+  if (t_ns < gpu.seen_ns) return;
+  gpu.seen_ns = t_ns;
+  gpu.now = sample;
+  if (!sample.lost) {
+    gpu.lost_ns = 0;
+  } else if (gpu.lost_ns == 0) {
+    gpu.lost_ns = t_ns;
+  }
+  if (sample.lost || sample.silent_since_ns != 0) return;  // the values are old
+  if (sample.sm_mhz) gpu.clocks.Add(t_ns, {*sample.sm_mhz, sample.clock_reasons.value_or(0)});
+  if (sample.remap_pending) gpu.remap_pending.Add(t_ns, *sample.remap_pending);
+  if (sample.remap_failed) gpu.remap_failed.Add(t_ns, *sample.remap_failed);
+  if (sample.ecc_corrected) gpu.ecc_corrected.Add(t_ns, *sample.ecc_corrected);
+  if (sample.ecc_uncorrected) gpu.ecc_uncorrected.Add(t_ns, *sample.ecc_uncorrected);
+  if (sample.pcie_replays) gpu.pcie_replays.Add(t_ns, *sample.pcie_replays);
+  for (const NvlinkSample& link : sample.nvlinks) {
+    if (gpu.nvlinks.size() >= kMaxNvlinks && gpu.nvlinks.count(link.link) == 0) continue;
+    GpuDevice::Nvlink& known = gpu.nvlinks[link.link];
+    known.active.Add(t_ns, link.active);
+    if (link.crc) known.crc.Add(t_ns, *link.crc);
+    if (link.replays) known.replays.Add(t_ns, *link.replays);
+    if (link.recoveries) known.recoveries.Add(t_ns, *link.recoveries);
+  }
+}
+
+ClocksUnderLoad JudgeClocks(const GpuDevice& gpu, uint64_t of_interest, uint64_t from_ns,
+                            uint64_t to_ns) {
+  ClocksUnderLoad result;
+  const auto& changes = gpu.clocks.changes();
+  if (gpu.now.silent_since_ns != 0) to_ns = std::min(to_ns, gpu.now.silent_since_ns);
+  if (gpu.lost_ns != 0) to_ns = std::min(to_ns, gpu.lost_ns);
+  double sum = 0;
+  uint64_t throttled = 0;
+  std::map<int, std::pair<uint64_t, uint64_t>> by_bit;  // time in force, first seen
+  for (size_t i = 0; i < changes.size(); ++i) {
+    const uint64_t begin = std::max(changes[i].first, from_ns);
+    const uint64_t end = std::min(i + 1 < changes.size() ? changes[i + 1].first : to_ns, to_ns);
+    const GpuDevice::Clocks& clocks = changes[i].second;
+    if (end <= begin || (clocks.reasons & clock_reason::kIdle) != 0) continue;
+    const uint64_t ns = end - begin;
+    result.ns += ns;
+    sum += static_cast<double>(clocks.sm_mhz) * static_cast<double>(ns);
+    if ((clocks.reasons & of_interest) != 0) throttled += ns;
+    for (int bit = 1; bit < 64; ++bit) {
+      if ((clocks.reasons >> bit & 1) == 0) continue;
+      auto& [in_force, first] = by_bit[bit];
+      in_force += ns;
+      if (first == 0) first = changes[i].first;
+    }
+  }
+  if (result.ns == 0) return result;
+  result.sm_mhz = sum / static_cast<double>(result.ns);
+  result.throttled = static_cast<double>(throttled) / static_cast<double>(result.ns);
+  for (const auto& [bit, seen] : by_bit) {
+    if (seen.first * 5 < result.ns) continue;
+    result.reasons |= uint64_t{1} << bit;
+    if ((of_interest >> bit & 1) == 0) continue;
+    if (result.since_ns == 0 || seen.second < result.since_ns) result.since_ns = seen.second;
+  }
+  return result;
 }
 
 void HardwareModel::ApplyPort(HostHardware& host, uint64_t t_ns, const NicPortSample& sample) {

@@ -111,6 +111,39 @@ struct PciDevice {
   StateHistory<bool> acs_redirect;
 };
 
+// What the driver says of a GPU.
+struct GpuDevice {
+  GpuSample now;
+  uint64_t seen_ns = 0;
+  uint64_t lost_ns = 0;   // since when the driver has given it up
+  // Changes only: `reasons` with the bits that limit the clocks of a GPU at work.
+  struct Clocks {
+    uint32_t sm_mhz = 0;
+    uint64_t reasons = 0;
+    friend bool operator==(const Clocks&, const Clocks&) = default;
+  };
+  StateHistory<Clocks> clocks;
+  StateHistory<bool> remap_pending, remap_failed;
+  CounterHistory ecc_corrected{32}, ecc_uncorrected{32}, pcie_replays{32};
+  struct Nvlink {
+    StateHistory<bool> active;
+    CounterHistory crc{32}, replays{32}, recoveries{32};
+  };
+  std::map<uint32_t, Nvlink> nvlinks;  // by link
+};
+
+// How fast a GPU was allowed to run while it worked, in (from, to]: readings that say
+// "idle" do not count.
+struct ClocksUnderLoad {
+  uint64_t ns = 0;          // seen at work
+  double sm_mhz = 0;        // mean over that time
+  uint64_t reasons = 0;     // those in force for a fifth of it, or more
+  uint64_t since_ns = 0;    // when the first of these began, at most `from`; 0: none
+  double throttled = 0;     // share of it with any of the bits of `of_interest`
+};
+ClocksUnderLoad JudgeClocks(const GpuDevice& gpu, uint64_t of_interest, uint64_t from_ns,
+                            uint64_t to_ns);
+
 struct Port {
   NicPortSample now;  // gids: the last that were given
   uint64_t seen_ns = 0;
@@ -154,6 +187,7 @@ struct HostHardware {
   std::string name;
   uint64_t first_ns = 0, last_ns = 0;                      // of hardware samples; 0: none
   std::map<std::string, PciDevice> pci;                    // by address
+  std::map<std::string, GpuDevice> gpus;                   // by address
   std::map<std::pair<std::string, uint32_t>, Port> ports;  // by device and port
   std::map<ProcessKey, ProcessState> processes;
   std::map<std::string, ProbeSample> probes;
@@ -195,6 +229,7 @@ class HardwareModel {
 
  private:
   void ApplyPci(HostHardware& host, uint64_t t_ns, const PciSample& sample);
+  void ApplyGpu(HostHardware& host, uint64_t t_ns, const GpuSample& sample);
   void ApplyPort(HostHardware& host, uint64_t t_ns, const NicPortSample& sample);
   void ApplyProcess(HostHardware& host, uint64_t t_ns, const ProcessSample& sample);
   void ApplyQp(HostHardware& host, ProcessState& process, const ProcessKey& key, uint64_t t_ns,

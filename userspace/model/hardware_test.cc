@@ -336,6 +336,65 @@ TEST_F(TwoEnds, HostileNumbersStayBounded) {
   EXPECT_GT(model_.dropped(), 0u);
 }
 
+GpuSample Gpu(uint32_t mhz, uint64_t reasons) {
+  GpuSample gpu;
+  gpu.address = "0000:3b:00.0";
+  gpu.sm_mhz = mhz;
+  gpu.clock_reasons = reasons;
+  return gpu;
+}
+
+TEST(HardwareModel, ClocksOfAGpuAtWork) {
+  HardwareModel model;
+  const auto at = [&model](uint64_t t_s, const GpuSample& gpu) {
+    Snapshot tick = Tick("a", t_s * kSecond);
+    tick.hardware.emplace().gpus = {gpu};
+    model.Apply(tick);
+  };
+  constexpr uint64_t kHot = clock_reason::kHardwareThermal;
+  at(10, Gpu(2000, 0));
+  at(20, Gpu(500, kHot));
+  at(26, Gpu(210, clock_reason::kIdle));  // rests
+  at(30, Gpu(2000, 0));
+  const GpuDevice& gpu = model.FindHost("a")->gpus.at("0000:3b:00.0");
+  ClocksUnderLoad clocks = JudgeClocks(gpu, kHot, 10 * kSecond, 20 * kSecond);
+  EXPECT_EQ(clocks.ns, 10 * kSecond);
+  EXPECT_DOUBLE_EQ(clocks.sm_mhz, 2000);
+  EXPECT_EQ(clocks.reasons, 0u);
+  EXPECT_EQ(clocks.since_ns, 0u);
+  clocks = JudgeClocks(gpu, kHot, 20 * kSecond, 30 * kSecond);
+  EXPECT_EQ(clocks.ns, 6 * kSecond);  // without the rest
+  EXPECT_DOUBLE_EQ(clocks.sm_mhz, 500);
+  EXPECT_EQ(clocks.reasons, kHot);
+  EXPECT_EQ(clocks.since_ns, 20 * kSecond);
+  EXPECT_DOUBLE_EQ(clocks.throttled, 1);
+  clocks = JudgeClocks(gpu, kHot, 20 * kSecond, 60 * kSecond);
+  EXPECT_EQ(clocks.ns, 36 * kSecond);
+  EXPECT_EQ(clocks.reasons, 0u);  // less than a fifth
+  EXPECT_EQ(JudgeClocks(gpu, kHot, 0, 5 * kSecond).ns, 0u);
+  // What is said after the driver fell silent is old.
+  GpuSample silent = Gpu(2000, 0);
+  silent.silent_since_ns = 31 * kSecond;
+  at(40, silent);
+  EXPECT_EQ(JudgeClocks(gpu, kHot, 30 * kSecond, 60 * kSecond).ns, kSecond);
+}
+
+TEST(HardwareModel, LostGpus) {
+  HardwareModel model;
+  const auto at = [&model](uint64_t t_s, bool lost) {
+    Snapshot tick = Tick("a", t_s * kSecond);
+    GpuSample gpu = Gpu(2000, 0);
+    gpu.lost = lost;
+    tick.hardware.emplace().gpus = {gpu};
+    model.Apply(tick);
+    return model.FindHost("a")->gpus.at(gpu.address).lost_ns;
+  };
+  EXPECT_EQ(at(1, false), 0u);
+  EXPECT_EQ(at(2, true), 2 * kSecond);
+  EXPECT_EQ(at(3, true), 2 * kSecond);
+  EXPECT_EQ(at(4, false), 0u);
+}
+
 TEST(HardwareModel, ProcessesThatEndedMakeRoom) {
   HardwareModel model;
   for (uint32_t pid = 1; pid <= 3000; ++pid) {

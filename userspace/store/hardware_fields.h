@@ -29,11 +29,13 @@ static_assert(sizeof(PciSample) == 360 && sizeof(NicPortSample) == 264 &&
                   sizeof(GidEntry) == 72 && sizeof(QpSample) == 304 && sizeof(MrSample) == 104 &&
                   sizeof(ThreadDelaySample) == 72 && sizeof(ProcessHardware) == 208 &&
                   sizeof(HardwareEvent) == 88 && sizeof(ProbeSample) == 200 &&
-                  sizeof(HardwareSample) == 152,
+                  sizeof(HardwareSample) == 176 && sizeof(GpuSample) == 368 &&
+                  sizeof(NvlinkSample) == 56,
               "a field was added: code it below, then adjust the size");
 
 inline constexpr size_t kMaxHardwareName = 64, kMaxHardwareText = 4096;
-inline constexpr size_t kMaxPortCounters = 256, kMaxStack = 128, kMaxProcessDevices = 64;
+inline constexpr size_t kMaxPortCounters = 256, kMaxStack = 128, kMaxProcessDevices = 64,
+                        kMaxMigDevices = 64, kMaxNvlinks = 64;
 
 // Contexts of each kind of record, relative to kHardwareFirst of snapshot_fields.h.
 enum HardwareContext : int {
@@ -47,7 +49,9 @@ enum HardwareContext : int {
   kHwDelay = 164,
   kHwEvent = 176,
   kHwProbe = 184,
-  kHardwareContexts = 208,
+  kHwGpu = 208,
+  kHwNvlink = 272,
+  kHardwareContexts = 288,
 };
 
 // What both sides remember since the keyframe. The first part of each key is the index
@@ -63,6 +67,7 @@ struct HardwareState {
   std::map<Key<std::string>, MrSample> mrs;                // device
   std::map<Key<uint32_t>, ThreadDelaySample> delays;       // thread; without stack
   std::map<Key<>, uint64_t> lost_events;
+  std::map<Key<std::string>, GpuSample> gpus;              // address
 };
 inline constexpr size_t kMaxKnownDevices = 4096, kMaxKnownPorts = 512, kMaxKnownProbes = 1024,
                         kMaxKnownQps = 65536;
@@ -423,6 +428,54 @@ void CodeProbe(C& c, HardwareState& state, uint32_t host, std::string& at, P& pr
   if (c.ok()) b = probe;
 }
 
+template <class C, class G>
+void CodeGpu(C& c, HardwareState& state, uint32_t host, std::string& at, G& gpu) {
+  FieldRow<C> f(c, C::kHardwareContext + kHwGpu);
+  f.Name(gpu.address, std::get<1>(NextKey(state.gpus, {host, at})));
+  at = gpu.address;
+  if (!c.ok()) return;
+  GpuSample& b = Known(c, state.gpus, {host, gpu.address}, kMaxKnownDevices);
+  f.Name(gpu.uuid, b.uuid);
+  f.Name(gpu.name, b.name);
+  f.Number(gpu.index, b.index);
+  f.List(gpu.mig, b.mig, kMaxMigDevices, kMaxHardwareName);
+  f.Flag(gpu.lost, b.lost);
+  f.NumberOrZero(gpu.silent_since_ns, b.silent_since_ns);
+  f.Flag(gpu.hangs, b.hangs);
+  f.Optional(gpu.sm_mhz, b.sm_mhz);
+  f.Optional(gpu.sm_max_mhz, b.sm_max_mhz);
+  f.Optional(gpu.memory_mhz, b.memory_mhz);
+  f.Optional(gpu.memory_max_mhz, b.memory_max_mhz);
+  f.Optional(gpu.power_w, b.power_w);
+  f.Optional(gpu.power_limit_w, b.power_limit_w);
+  f.Optional(gpu.clock_reasons, b.clock_reasons);
+  f.Optional(gpu.temperature_c, b.temperature_c);
+  f.Optional(gpu.memory_temperature_c, b.memory_temperature_c);
+  f.Optional(gpu.slowdown_c, b.slowdown_c);
+  f.Optional(gpu.utilization_percent, b.utilization_percent);
+  f.Optional(gpu.memory_used_bytes, b.memory_used_bytes);
+  f.Optional(gpu.memory_bytes, b.memory_bytes);
+  f.Optional(gpu.ecc_corrected, b.ecc_corrected);
+  f.Optional(gpu.ecc_uncorrected, b.ecc_uncorrected);
+  f.Optional(gpu.remapped_rows, b.remapped_rows);
+  f.Optional(gpu.remap_pending, b.remap_pending);
+  f.Optional(gpu.remap_failed, b.remap_failed);
+  f.Optional(gpu.pcie_replays, b.pcie_replays);
+  c.Resize(C::kHardwareContext + kHwGpu + 60, gpu.nvlinks, b.nvlinks.size());
+  c.Require(gpu.nvlinks.size() <= kMaxNvlinks);
+  static const NvlinkSample kNone;
+  for (size_t i = 0; i < gpu.nvlinks.size() && c.ok(); ++i) {
+    FieldRow<C> n(c, C::kHardwareContext + kHwNvlink);
+    const NvlinkSample& last = i < b.nvlinks.size() ? b.nvlinks[i] : kNone;
+    n.Number(gpu.nvlinks[i].link, i < b.nvlinks.size() ? last.link : static_cast<uint32_t>(i));
+    n.Flag(gpu.nvlinks[i].active, last.active);
+    n.Optional(gpu.nvlinks[i].crc, last.crc);
+    n.Optional(gpu.nvlinks[i].replays, last.replays);
+    n.Optional(gpu.nvlinks[i].recoveries, last.recoveries);
+  }
+  if (c.ok()) b = gpu;
+}
+
 template <class C, class H>
 void CodeHardware(C& c, HardwareState& state, uint32_t host, uint64_t t_ns, H& hardware) {
   constexpr int kBase = C::kHardwareContext + kHwSample;
@@ -451,6 +504,12 @@ void CodeHardware(C& c, HardwareState& state, uint32_t host, uint64_t t_ns, H& h
   uint64_t& lost = Known(c, state.lost_events, {host}, kMaxKnownDevices);
   f.Number(hardware.lost_events, lost);
   if (c.ok()) lost = hardware.lost_events;
+  if (!c.coding4()) return;
+  c.Resize(kBase + 10, hardware.gpus, 0);
+  std::string gpu_at;
+  for (size_t i = 0; i < hardware.gpus.size() && c.ok(); ++i) {
+    CodeGpu(c, state, host, gpu_at, hardware.gpus[i]);
+  }
 }
 
 }  // namespace mycroft::store_internal

@@ -169,6 +169,7 @@ class FieldEncoder {
   }
 
   bool coding3() const { return true; }
+  bool coding4() const { return true; }
   void Require(bool fine) { ok_ = ok_ && fine; }
   void More(bool more) { Flag(kMore, more); }
   void Charge(uint64_t bytes) { charged_ += bytes; }
@@ -335,6 +336,7 @@ class FieldDecoder {
   }
 
   bool coding3() const { return version_ >= 3; }
+  bool coding4() const { return version_ >= 4; }
   void Require(bool fine) { ok_ = ok_ && fine; }
   bool More() {
     bool more = false;
@@ -412,6 +414,10 @@ uint64_t HardwareBytes(const HardwareSample& hardware) {
     bytes += sizeof probe + probe.name.size() + probe.question.size() + probe.attached.size() +
              probe.problem.size() + probe.lost.size();
   }
+  for (const GpuSample& gpu : hardware.gpus) {
+    bytes += sizeof gpu + gpu.address.size() + gpu.uuid.size() + gpu.name.size() +
+             TextBytes(gpu.mig) + gpu.nvlinks.size() * sizeof(NvlinkSample);
+  }
   return bytes;
 }
 
@@ -456,6 +462,12 @@ class HardwareCheck {
       Need(probe.level <= ProbeLevel::kDeep);
     }
     if (hardware.iommu) Name(*hardware.iommu);
+    for (const GpuSample& gpu : hardware.gpus) {
+      Name(gpu.address), Name(gpu.uuid), Name(gpu.name);
+      Need(gpu.mig.size() <= store_internal::kMaxMigDevices);
+      for (const std::string& uuid : gpu.mig) Name(uuid);
+      Need(gpu.nvlinks.size() <= store_internal::kMaxNvlinks);
+    }
     return ok_;
   }
 

@@ -38,7 +38,7 @@ namespace mycroft::store_internal {
 static_assert(sizeof(OpSample) == 328 && sizeof(FlowSample) == 200 && sizeof(CommSample) == 120,
               "a field was added: code it below, then adjust the size");
 static_assert(sizeof(ProcessSample) == 576 && sizeof(HostSample) == 56 &&
-                  sizeof(ThreadSample) == 72 && sizeof(Snapshot) == 304 && sizeof(BlindSpot) == 96,
+                  sizeof(ThreadSample) == 72 && sizeof(Snapshot) == 328 && sizeof(BlindSpot) == 96,
               "a field was added: code it below, then adjust the size");
 
 // A context is one statistical model. Fields that behave differently in some

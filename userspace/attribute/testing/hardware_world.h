@@ -102,6 +102,16 @@ class HardwareWorld : public ::testing::Test {
     qp.last_completion_ns = job().now_ns();
   }
 
+  // The driver's report on the GPU of a rank.
+  HardwareEvent Xid(int rank, uint32_t number) {
+    HardwareEvent event;
+    event.kind = HardwareEventKind::kXid;
+    event.device = hw().Address(rank, Place::kGpu);
+    event.number = number;
+    event.text = "Xid " + std::to_string(number);
+    return event;
+  }
+
   const Incident& Last() { return pipeline_.incidents().back(); }
   static std::string Dump(const Incident& incident) {
     std::string text = std::string(ToString(incident.kind)) + ": " + incident.summary + "\n";

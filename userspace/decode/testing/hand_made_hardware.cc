@@ -127,6 +127,29 @@ NicPortSample& HandMadeHardware::Port(int rank) {
   return hosts_.at(HostOf(rank)).ports.at(Device(rank));
 }
 ProcessHardware& HandMadeHardware::Process(int rank) { return ranks_.at(rank).process; }
+GpuSample& HandMadeHardware::Gpu(int rank) {
+  const std::string address = Address(rank, kGpu);
+  const auto [it, added] = hosts_.at(HostOf(rank)).gpus.try_emplace(address);
+  if (!added) return it->second;
+  GpuSample& gpu = it->second;
+  gpu.address = address;
+  gpu.uuid = "GPU-" + std::to_string(rank);
+  gpu.name = "NVIDIA H100 80GB HBM3";
+  gpu.index = static_cast<uint32_t>(rank % per_host_);
+  gpu.sm_mhz = gpu.sm_max_mhz = 1980;
+  gpu.memory_mhz = gpu.memory_max_mhz = 2619;
+  gpu.power_w = 620;
+  gpu.power_limit_w = 700;
+  gpu.clock_reasons = 0;
+  gpu.temperature_c = 61;
+  gpu.slowdown_c = 87;
+  gpu.utilization_percent = 100;
+  gpu.ecc_corrected = gpu.ecc_uncorrected = gpu.pcie_replays = 0;
+  gpu.remapped_rows = 0;
+  gpu.remap_pending = gpu.remap_failed = false;
+  for (uint32_t link = 0; link < 4; ++link) gpu.nvlinks.push_back({link, true, 0, 0, 0});
+  return gpu;
+}
 MrSample& HandMadeHardware::Mr(int rank) { return Process(rank).mrs.at(0); }
 ThreadDelaySample& HandMadeHardware::Delay(int rank, bool proxy) {
   return Process(rank).delays.at(proxy ? 1 : 0);
@@ -224,6 +247,12 @@ std::vector<Snapshot> HandMadeHardware::Take() {
       sample.nics.push_back(port);
       if (!first && host.sent_ports[device].gids == port.gids) sample.nics.back().gids.clear();
       host.sent_ports[device] = port;
+    }
+    for (const auto& [address, gpu] : host.gpus) {
+      const auto [sent, added] = host.sent_gpus.try_emplace(address, gpu);
+      if (!added && sent->second == gpu) continue;
+      sent->second = gpu;
+      sample.gpus.push_back(gpu);
     }
     sample.events = std::move(host.events);
     host.events.clear();

@@ -33,6 +33,9 @@ class HandMadeHardware {
   NicPortSample& Port(int rank);
   ProcessHardware& Process(int rank);  // without queue pairs
   MrSample& Mr(int rank);
+  // What the driver says of its GPU; a healthy one at work when it is asked for first.
+  // Hosts of which no test asks have no NVML.
+  GpuSample& Gpu(int rank);
   ThreadDelaySample& Delay(int rank, bool proxy);
   // The end at `rank` of the connection that carries data from `from` to `to`.
   QpSample& Qp(int rank, int from, int to);
@@ -54,6 +57,7 @@ class HandMadeHardware {
   struct HostState {
     std::map<std::string, PciSample> pci, sent_pci;
     std::map<std::string, NicPortSample> ports, sent_ports;
+    std::map<std::string, GpuSample> gpus, sent_gpus;
     std::vector<HardwareEvent> events;
     HardwareSample sample, sent_sample;
     uint64_t last_ns = 0;

@@ -343,6 +343,63 @@ std::vector<MetricFamily> JobMetrics::Collect() const {
   MetricFamily port_active = Family("mycroft_rdma_port_active",
                                "1 while a port of an RDMA device of the job is ACTIVE.",
                                MetricType::Gauge);
+  MetricFamily gpu_clock = Family("mycroft_gpu_clock_mhz", "Clocks of the GPUs of the job.",
+                                  MetricType::Gauge);
+  MetricFamily gpu_power = Family("mycroft_gpu_power_watts", "What the GPUs of the job draw.",
+                                  MetricType::Gauge);
+  MetricFamily gpu_heat = Family("mycroft_gpu_temperature_celsius",
+                                 "Temperatures of the GPUs of the job.", MetricType::Gauge);
+  MetricFamily gpu_slow = Family("mycroft_gpu_throttled",
+                                 "1 while the clocks of a GPU are down for that reason.",
+                                 MetricType::Gauge);
+  MetricFamily gpu_ecc = Family("mycroft_gpu_ecc_errors_total",
+                                "Errors of the GPUs' memory that their driver has counted.",
+                                MetricType::Counter);
+  MetricFamily gpu_lost = Family("mycroft_gpu_lost",
+                                 "1 while the driver has given a GPU up, or does not come back "
+                                 "from a question about it.",
+                                 MetricType::Gauge);
+  MetricFamily gpu_nvlinks = Family("mycroft_gpu_nvlinks_active", "NVLinks that are up.",
+                                    MetricType::Gauge);
+  const auto add_gpu = [&](const DeviceView& device) {
+    const GpuSample& gpu = *device.gpu;
+    const auto labels = [&device](const char* key, const char* value) {
+      std::vector<std::pair<std::string, std::string>> all = {{"host", device.host},
+                                                              {"pci_bus_id", device.address}};
+      if (key != nullptr) all.emplace_back(key, value);
+      return all;
+    };
+    const auto add = [&](MetricFamily& family, const char* key, const char* value, double number) {
+      family.metric.push_back(Metric(labels(key, value)));
+      family.metric.back().gauge.value = number;
+    };
+    add(gpu_lost, nullptr, nullptr, gpu.lost || gpu.hangs ? 1 : 0);
+    if (gpu.lost || gpu.silent_since_ns != 0) return;  // the rest is old
+    if (gpu.sm_mhz) add(gpu_clock, "clock", "sm", *gpu.sm_mhz);
+    if (gpu.memory_mhz) add(gpu_clock, "clock", "memory", *gpu.memory_mhz);
+    if (gpu.power_w) add(gpu_power, nullptr, nullptr, *gpu.power_w);
+    if (gpu.temperature_c) add(gpu_heat, "sensor", "gpu", *gpu.temperature_c);
+    if (gpu.memory_temperature_c) add(gpu_heat, "sensor", "memory", *gpu.memory_temperature_c);
+    if (gpu.clock_reasons) {
+      const auto reason = [&](const char* name, uint64_t bits) {
+        add(gpu_slow, "reason", name, (*gpu.clock_reasons & bits) != 0 ? 1 : 0);
+      };
+      reason("thermal", clock_reason::kSoftwareThermal | clock_reason::kHardwareThermal);
+      reason("power_cap", clock_reason::kPowerCap);
+      reason("power_brake", clock_reason::kPowerBrake);
+    }
+    const std::pair<const char*, std::optional<uint64_t>> errors[] = {
+        {"corrected", gpu.ecc_corrected}, {"uncorrected", gpu.ecc_uncorrected}};
+    for (const auto& [kind, count] : errors) {
+      if (!count) continue;
+      gpu_ecc.metric.push_back(Metric(labels("kind", kind)));
+      gpu_ecc.metric.back().counter.value = static_cast<double>(*count);
+    }
+    if (gpu.nvlinks.empty()) return;
+    size_t up = 0;
+    for (const NvlinkSample& link : gpu.nvlinks) up += link.active ? 1 : 0;
+    add(gpu_nvlinks, nullptr, nullptr, static_cast<double>(up));
+  };
   std::set<std::pair<std::string, std::string>> hops;
   for (const DeviceView& device : job_.devices) {
     for (const HopView& hop : device.path) {
@@ -374,6 +431,7 @@ std::vector<MetricFamily> JobMetrics::Collect() const {
         aer.metric.back().counter.value = static_cast<double>(count);
       }
     }
+    if (device.gpu && !full(gpu_clock) && !full(gpu_slow)) add_gpu(device);
     for (const PortView& port : device.ports) {
       if (port.state.empty() || full(port_active)) continue;  // a failed read is no state
       port_active.metric.push_back(Metric({{"host", device.host},
@@ -394,6 +452,10 @@ std::vector<MetricFamily> JobMetrics::Collect() const {
   }
   for (MetricFamily* family : {&width, &speed, &degraded, &present, &aer, &port_active, &attached}) {
     out.push_back(std::move(*family));
+  }
+  for (MetricFamily* family :
+       {&gpu_clock, &gpu_power, &gpu_heat, &gpu_slow, &gpu_ecc, &gpu_lost, &gpu_nvlinks}) {
+    if (!family->metric.empty()) out.push_back(std::move(*family));
   }
 
   out.push_back(Gauge("mycroft_processes", "Processes with a board.", job_.processes));

@@ -126,6 +126,35 @@ TEST(JobMetrics, HardwareOfTheJob) {
   EXPECT_EQ(series.at("mycroft_probe_attached{probe=\"host.runq\",level=\"always\"}"), 0);
 }
 
+TEST(JobMetrics, HealthOfTheGpus) {
+  auto metrics = std::make_shared<JobMetrics>(MetricsOptions{});
+  TopData data = HardwareSample4();
+  GpuSample& gpu = data.job.devices[0].gpu.emplace();
+  gpu.sm_mhz = 345;
+  gpu.clock_reasons = clock_reason::kHardwareThermal;
+  gpu.temperature_c = 89;
+  gpu.ecc_uncorrected = 2;
+  gpu.nvlinks = {{0, true, {}, {}, {}}, {1, false, {}, {}, {}}};
+  metrics->Update(data.job, {}, 0);
+  auto series = Parse(Scrape(metrics));
+  const std::string of = "{host=\"node-a\",pci_bus_id=\"0000:3b:00.0\"";
+  EXPECT_EQ(series.at("mycroft_gpu_clock_mhz" + of + ",clock=\"sm\"}"), 345);
+  EXPECT_EQ(series.count("mycroft_gpu_clock_mhz" + of + ",clock=\"memory\"}"), 0u);
+  EXPECT_EQ(series.count("mycroft_gpu_power_watts" + of + "}"), 0u);  // unknown is not zero
+  EXPECT_EQ(series.at("mycroft_gpu_temperature_celsius" + of + ",sensor=\"gpu\"}"), 89);
+  EXPECT_EQ(series.at("mycroft_gpu_throttled" + of + ",reason=\"thermal\"}"), 1);
+  EXPECT_EQ(series.at("mycroft_gpu_throttled" + of + ",reason=\"power_cap\"}"), 0);
+  EXPECT_EQ(series.at("mycroft_gpu_ecc_errors_total" + of + ",kind=\"uncorrected\"}"), 2);
+  EXPECT_EQ(series.at("mycroft_gpu_nvlinks_active" + of + "}"), 1);
+  EXPECT_EQ(series.at("mycroft_gpu_lost" + of + "}"), 0);
+  gpu.silent_since_ns = 5;
+  gpu.hangs = true;
+  metrics->Update(data.job, {}, 0);
+  series = Parse(Scrape(metrics));
+  EXPECT_EQ(series.at("mycroft_gpu_lost" + of + "}"), 1);
+  EXPECT_EQ(series.count("mycroft_gpu_clock_mhz" + of + ",clock=\"sm\"}"), 0u);  // old
+}
+
 TEST(JobMetrics, AClearedIncidentIsNoLongerActiveAndCountsOnce) {
   auto metrics = std::make_shared<JobMetrics>(MetricsOptions{});
   TopData data = StuckSample();

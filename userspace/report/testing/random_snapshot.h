@@ -74,7 +74,7 @@ class RandomSnapshot {
     h.events.resize(Small());
     for (HardwareEvent& e : h.events) {
       Set(e.t_ns), Set(e.pid), Set(e.number), Set(e.text);
-      SetEnum(e.kind, HardwareEventKind::kXid), SetEnum(e.severity, Severity::kFatal);
+      SetEnum(e.kind, HardwareEventKind::kSxid), SetEnum(e.severity, Severity::kFatal);
       e.device = Pick("", "mlx5_0", "0000:3b:00.0");
     }
     h.probes.resize(Small());
@@ -87,6 +87,26 @@ class RandomSnapshot {
     if (Below(2) == 0) h.iommu = Pick("off", "passthrough", "translated");
     Set(h.peer_memory_module);
     Set(h.lost_events);
+    h.gpus.resize(Small());
+    for (GpuSample& g : h.gpus) {
+      if (Below(2) == 0) g = last_gpu_;
+      const auto set = [&](auto&... fields) { ((Below(3) == 0 ? Set(fields) : void()), ...); };
+      g.address = Pick("0000:3b:00.0", "0000:3c:00.0", "0000:3d:00.0");
+      g.uuid = Pick("", "GPU-0", "GPU-1");
+      g.name = Pick("", "NVIDIA H100", "x");
+      set(g.index, g.lost, g.silent_since_ns, g.hangs, g.sm_mhz, g.sm_max_mhz, g.memory_mhz,
+          g.memory_max_mhz, g.power_w, g.power_limit_w, g.clock_reasons, g.temperature_c,
+          g.memory_temperature_c, g.slowdown_c, g.utilization_percent, g.memory_used_bytes,
+          g.memory_bytes, g.ecc_corrected, g.ecc_uncorrected, g.remapped_rows, g.remap_pending,
+          g.remap_failed, g.pcie_replays);
+      g.mig.resize(Small());
+      for (std::string& uuid : g.mig) uuid = Pick("MIG-0", "MIG-1", "");
+      g.nvlinks.resize(Small() * 2);
+      for (NvlinkSample& link : g.nvlinks) {
+        set(link.link, link.active, link.crc, link.replays, link.recoveries);
+      }
+      last_gpu_ = g;
+    }
   }
 
   void Fill(ProcessHardware& h) {
@@ -257,6 +277,7 @@ class RandomSnapshot {
   OpSample last_op_;
   FlowSample last_flow_;
   PciSample last_pci_;
+  GpuSample last_gpu_;
   QpSample last_qp_;
 };
 

@@ -108,6 +108,7 @@ std::string TopJson(const TopData& data, int indent) {
                        {"pids", std::move(pids)},
                        {"bytes_per_s", Finite(device.bytes_per_s)},
                        {"path", PathText(device)},
+                       {"health", HealthText(device)},
                        {"ports", std::move(ports)},
                        {"problems", device.problems}});
   }

@@ -485,6 +485,7 @@ void AddDevices(std::vector<FrameLine>& lines, const TopData& data, const RankVi
       text += ", link " + device.path[0].link;
     }
     for (const PortView& port : device.ports) text += ", " + PortText(port);
+    if (const std::string health = HealthText(device); !health.empty()) text += ", " + health;
     AddParagraph(lines, text, width);
     for (const std::string& problem : device.problems) {
       const size_t first = lines.size();
