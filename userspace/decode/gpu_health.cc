@@ -15,9 +15,9 @@ namespace {
 
 constexpr uint64_t kSecond = 1'000'000'000;
 constexpr uint64_t kSilentNs = 5 * kSecond;
-constexpr uint64_t kSlowNs = 5 * kSecond;       // limits, remapped rows, links, processes
-constexpr uint64_t kListNs = 600 * kSecond;     // GPUs and their MIG devices
-constexpr uint64_t kMissingNs = 30 * kSecond;   // ... when one that is wanted is not there
+constexpr uint64_t kSlowNs = 5 * kSecond;      // limits, remapped rows, links, processes
+constexpr uint64_t kListNs = 600 * kSecond;    // GPUs and their MIG devices
+constexpr uint64_t kMissingNs = 30 * kSecond;  // ... when one that is wanted is not there
 constexpr uint64_t kReopenNs = 30 * kSecond;
 constexpr uint64_t kRepeatNs = 5 * kSecond;
 constexpr uint64_t kBacklogNs = 3600 * kSecond;  // older reports are history
@@ -91,9 +91,9 @@ struct GpuHealth::Worker {
       }
       nvml = *std::move(opened);
     }
-    out.library = nvml->path() + (nvml->driver_version().empty()
-                                      ? std::string()
-                                      : ", driver " + nvml->driver_version());
+    out.library =
+        nvml->path() +
+        (nvml->driver_version().empty() ? std::string() : ", driver " + nvml->driver_version());
     const bool missing = std::any_of(of.begin(), of.end(), [this](const std::string& address) {
       return std::none_of(devices.begin(), devices.end(),
                           [&](const NvmlDevice& device) { return device.address == address; });
@@ -105,9 +105,8 @@ struct GpuHealth::Worker {
       // One that is lost cannot be listed: what was known of it stays.
       for (const NvmlDevice& device : fresh) {
         const auto known =
-            std::find_if(devices.begin(), devices.end(), [&](const NvmlDevice& other) {
-              return other.address == device.address;
-            });
+            std::find_if(devices.begin(), devices.end(),
+                         [&](const NvmlDevice& other) { return other.address == device.address; });
         if (known != devices.end()) {
           *known = device;
         } else if (devices.size() < kMaxGpus) {
@@ -168,8 +167,8 @@ GpuHealth::~GpuHealth() {
     std::unique_lock<std::mutex> lock(worker_->mutex);
     worker_->stop = true;
     worker_->changed.notify_all();
-    ended = worker_->changed.wait_for(lock, std::chrono::seconds(2),
-                                      [this] { return worker_->ended; });
+    ended =
+        worker_->changed.wait_for(lock, std::chrono::seconds(2), [this] { return worker_->ended; });
   }
   ended ? thread_.join() : thread_.detach();
 }
@@ -283,14 +282,14 @@ void GpuHealth::TakeDriver(uint64_t now_ns, GpuHealthReading* out) {
     probe.lost = "what has become of the GPUs since";
   }
   probe.hits = polls_;
-  if (polls_ > 0) probe.cost_ns = static_cast<double>(poll_ns_) / static_cast<double>(polls_);
+  if (polls_ > 0 && !probe.attached.empty())
+    probe.cost_ns = static_cast<double>(poll_ns_) / static_cast<double>(polls_);
   if (silent_since != 0) {
-    out->blind_spots.push_back({"NVIDIA's " + (hangs.empty() ? std::string("driver")
-                                                             : "driver, asked about GPU " + hangs +
-                                                                   ",") +
-                                    " has not come back for 5 s",
-                                "clocks, throttling, ECC and NVLink state are old",
-                                "look for Xids: dmesg"});
+    out->blind_spots.push_back(
+        {"NVIDIA's " +
+             (hangs.empty() ? std::string("driver") : "driver, asked about GPU " + hangs + ",") +
+             " has not come back for 5 s",
+         "clocks, throttling, ECC and NVLink state are old", "look for Xids: dmesg"});
   } else if (!problem_.empty()) {
     out->blind_spots.push_back({problem_, probe.lost,
                                 "install the driver's library; in a container, "

@@ -2,6 +2,7 @@
 #include "userspace/source/nvml.h"
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -330,7 +331,8 @@ class LoadedNvml final : public Nvml {
 
 std::string DefaultNvmlLibrary() {
   const char* named = std::getenv("MYCROFT_NVML");
-  return named != nullptr && *named != '\0' ? named : "libnvidia-ml.so.1";
+  if (named != nullptr && *named != '\0') return named;
+  return ::access("/proc/driver/nvidia", F_OK) == 0 ? "libnvidia-ml.so.1" : "";
 }
 
 absl::StatusOr<std::unique_ptr<Nvml>> Nvml::Open(const std::string& library) {

@@ -28,7 +28,7 @@
 namespace mycroft {
 
 // MYCROFT_NVML, a path to load in place of the driver's library, or "off"; without it
-// "libnvidia-ml.so.1", as the loader finds it.
+// "libnvidia-ml.so.1", as the loader finds it, or nothing when no NVIDIA driver is loaded.
 std::string DefaultNvmlLibrary();
 inline constexpr char kNvmlOff[] = "off";
 

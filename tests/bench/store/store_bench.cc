@@ -264,6 +264,7 @@ class VarintCoder {
   }
   void Charge(uint64_t) {}
   bool coding3() const { return true; }
+  bool coding4() const { return true; }
   void Require(bool) {}
   bool ok() const { return true; }
 
