@@ -69,6 +69,7 @@ bool BoardMap::ReadOp(uint64_t id, mc_board_op* out) const {
   if (line == nullptr) return false;
   constexpr size_t kProxy = offsetof(mc_board_op, proxy_seq);
   constexpr size_t kKernel = offsetof(mc_board_op, kernel_seq);
+  constexpr int kTries = 16;
   for (int i = 0; i < kTries; ++i) {
     if (!SealedMap::ReadPart(line, 0, kProxy, out)) return false;
     if (!SealedMap::ReadPart(line, kProxy, kKernel - kProxy, out)) return false;
