@@ -24,6 +24,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <initializer_list>
+
 #include "cupti/agent/state.h"
 
 namespace mycroft::agent {
@@ -59,7 +61,7 @@ void SetLevel(State& s, mc_gpu_level level) {
 
 // A call that may take long is in the board while it lasts; its failure stays there.
 template <class F>
-CUptiResult Call(State& s, mc_gpu_cupti_call call, F f) {
+CUptiResult Timed(State& s, mc_gpu_cupti_call call, F f) {
   Set(&s.board.header->helper_call, static_cast<uint32_t>(call));
   Set(&s.board.header->helper_call_ns, board::SystemClock());
   const CUptiResult result = f();
@@ -94,7 +96,7 @@ void TakePair(State& s) {
 
 void Flush(State& s, uint32_t flag) {
   const uint64_t begin = board::SystemClock();
-  if (Call(s, MC_GPU_CALL_FLUSH, [&] { return s.cupti.cuptiActivityFlushAll(flag); }) ==
+  if (Timed(s, MC_GPU_CALL_FLUSH, [&] { return s.cupti.cuptiActivityFlushAll(flag); }) ==
       CUPTI_SUCCESS) {
     Set(&s.board.header->flushed_ns, begin);
   }
@@ -102,7 +104,7 @@ void Flush(State& s, uint32_t flag) {
 
 bool Arm(State& s, uint64_t until) {
   if (s.layout == nullptr) return false;  // the board says so
-  if (Call(s, MC_GPU_CALL_REGISTER_CALLBACKS, [&] {
+  if (Timed(s, MC_GPU_CALL_REGISTER_CALLBACKS, [&] {
         return s.cupti.cuptiActivityRegisterCallbacks(OnBufferRequested, OnBufferCompleted);
       }) != CUPTI_SUCCESS) {
     return false;
@@ -111,7 +113,7 @@ bool Arm(State& s, uint64_t until) {
   s.clock_offset = 0;
   Set(&s.board.header->clock, static_cast<uint32_t>(MC_GPU_CLOCK_NONE));
   if (s.cupti.cuptiActivityRegisterTimestampCallback != nullptr &&
-      Call(s, MC_GPU_CALL_TIMESTAMP_CALLBACK, [&] {
+      Timed(s, MC_GPU_CALL_TIMESTAMP_CALLBACK, [&] {
         return s.cupti.cuptiActivityRegisterTimestampCallback(OnTimestamp);
       }) == CUPTI_SUCCESS) {
     Set(&s.board.header->clock, static_cast<uint32_t>(MC_GPU_CLOCK_MONOTONIC));
@@ -119,7 +121,7 @@ bool Arm(State& s, uint64_t until) {
   TakePair(s);
   uint32_t enabled = 0;
   for (CUpti_ActivityKind kind : kKinds) {
-    if (Call(s, MC_GPU_CALL_ACTIVITY_ENABLE, [&] { return s.cupti.cuptiActivityEnable(kind); }) ==
+    if (Timed(s, MC_GPU_CALL_ACTIVITY_ENABLE, [&] { return s.cupti.cuptiActivityEnable(kind); }) ==
         CUPTI_SUCCESS) {
       ++enabled;
     } else if (kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) {
@@ -136,7 +138,7 @@ bool Arm(State& s, uint64_t until) {
 
 void Disarm(State& s) {
   for (CUpti_ActivityKind kind : kKinds) {
-    Call(s, MC_GPU_CALL_ACTIVITY_DISABLE, [&] { return s.cupti.cuptiActivityDisable(kind); });
+    Timed(s, MC_GPU_CALL_ACTIVITY_DISABLE, [&] { return s.cupti.cuptiActivityDisable(kind); });
   }
   Flush(s, CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
   ReadBuffers(s);
