@@ -81,7 +81,8 @@ void EnterHost(State& s, ThreadState* t, mc_gpu_host_call call, uint32_t stream,
   Set(&line->call, static_cast<uint32_t>(call));
   Set(&line->stream, stream);
   Set(&line->context, context);
-  Set(&line->stream_generation, stream != MC_GPU_NONE ? Get(&s.board.streams[stream].generation) : 0);
+  Set(&line->stream_generation,
+      stream != MC_GPU_NONE ? Get(&s.board.streams[stream].generation) : 0);
   Set(&line->enter_ns, now);
   Set(&line->ticket, ticket);
 }
@@ -206,8 +207,8 @@ uint64_t EnterWork(State& s, ThreadState* t, const Call& call, const CUpti_Callb
     if (work == MC_GPU_WORK_NCCL) AddShared(&line->nccl_kernels, uint64_t{1});
     if (work == MC_GPU_WORK_COPY) AddShared(&line->copy_bytes[size.direction], size.bytes);
   }
-  WriteLaunch(&state.ring[ticket % kRing], ticket, now, d.correlationId, name, work,
-              size.direction, kib32);
+  WriteLaunch(&state.ring[ticket % kRing], ticket, now, d.correlationId, name, work, size.direction,
+              kib32);
   // Do not lose the oldest to this one.
   if (ticket > MC_GPU_QUEUE && Get(&line->finished_ticket) + 1 == ticket - MC_GPU_QUEUE) {
     PinOldest(s, stream, ticket - MC_GPU_QUEUE);
@@ -243,8 +244,7 @@ void ExitWork(State& s, ThreadState* t, const Call& call, const CUpti_CallbackDa
   const uint64_t ticket = TokenTicket(token);
   mc_gpu_stream* line = &s.board.streams[stream];
   StreamState& state = s.streams[stream];
-  const bool captured =
-      t != nullptr && t->node_created && call.kind != CallKind::kGraph;
+  const bool captured = t != nullptr && t->node_created && call.kind != CallKind::kGraph;
   const bool failed = ReturnValue(d) != kSuccess;
   if (__builtin_expect(failed || captured, 0)) MakeVoid(s, stream, ticket);
   const uint64_t exited = state.exited.fetch_add(1, std::memory_order_acq_rel) + 1;
@@ -344,9 +344,9 @@ uint64_t EnterWait(State& s, ThreadState* t, const Call& call, const CUpti_Callb
   } else if (call.kind == CallKind::kEventSync) {
     token = d.functionParams != nullptr ? EventToken(s, ReadU64(d.functionParams, 0)) : 0;
   } else {
-    token = QuiescentToken(s, FindStream(s, t, d.contextUid, d.context,
-                                         StreamHandle(call, d.functionParams), call.per_thread,
-                                         now));
+    token =
+        QuiescentToken(s, FindStream(s, t, d.contextUid, d.context,
+                                     StreamHandle(call, d.functionParams), call.per_thread, now));
   }
   EnterHost(s, t, HostCall(call.kind), token != 0 ? TokenStream(token) : MC_GPU_NONE,
             context != kNotFound ? context : MC_GPU_NONE, TokenTicket(token), now);
@@ -445,9 +445,9 @@ void Enter(State& s, ThreadState* t, const Call& call, const CUpti_CallbackData&
       break;
     case CallKind::kStreamQuery:
     case CallKind::kEventRecord:
-      token = QuiescentToken(s, FindStream(s, t, d.contextUid, d.context,
-                                           StreamHandle(call, d.functionParams), call.per_thread,
-                                           now));
+      token =
+          QuiescentToken(s, FindStream(s, t, d.contextUid, d.context,
+                                       StreamHandle(call, d.functionParams), call.per_thread, now));
       break;
     case CallKind::kEventQuery:
       token = d.functionParams != nullptr ? EventToken(s, ReadU64(d.functionParams, 0)) : 0;
@@ -519,8 +519,8 @@ void OnResource(State& s, CUpti_CallbackId id, const CUpti_ResourceData& d) {
       break;
     case CUPTI_CBID_RESOURCE_STREAM_CREATED:
       if (s.cupti.cuptiGetContextId(d.context, &uid) == CUPTI_SUCCESS) {
-        FindStream(s, t, uid, d.context, reinterpret_cast<uint64_t>(d.resourceHandle.stream),
-                   false, Now(t));
+        FindStream(s, t, uid, d.context, reinterpret_cast<uint64_t>(d.resourceHandle.stream), false,
+                   Now(t));
       }
       break;
     case CUPTI_CBID_RESOURCE_STREAM_DESTROY_STARTING:

@@ -13,28 +13,35 @@ namespace mycroft::agent {
 #define AT(name, field) static_cast<uint8_t>(offsetof(name##_params, field))
 
 // Both forms of a call: by the legacy default stream and by the thread's own.
-#define STREAM2(name, kind, field)                           \
-  {ID(name), CallKind::kind, AT(name, field)},               \
-  {ID(name##_ptsz), CallKind::kind, AT(name##_ptsz, field), kAbsent, MC_GPU_COPY_OTHER, true}
-#define COPY_ASYNC2(name, field, direction)                                                      \
-  {ID(name), CallKind::kCopy, AT(name, hStream), AT(name, field), direction},                    \
-  {ID(name##_ptsz), CallKind::kCopy, AT(name##_ptsz, hStream), AT(name##_ptsz, field), direction,\
-   true}
-#define COPY2(name, field, direction, waits)                                                     \
-  {ID(name), CallKind::kCopy, kAbsent, AT(name, field), direction, false, waits},                \
-  {ID(name##_ptds), CallKind::kCopy, kAbsent, AT(name##_ptds, field), direction, true, waits}
-#define SHAPED2(name, kind, suffix, at)                                                          \
-  {ID(name), CallKind::kind, at},                                                                \
-  {ID(name##suffix), CallKind::kind, at, kAbsent, MC_GPU_COPY_OTHER, true}
+#define STREAM2(name, kind, field)                                                            \
+  {ID(name), CallKind::kind, AT(name, field)}, {                                              \
+    ID(name##_ptsz), CallKind::kind, AT(name##_ptsz, field), kAbsent, MC_GPU_COPY_OTHER, true \
+  }
+#define COPY_ASYNC2(name, field, direction)                                                        \
+  {ID(name), CallKind::kCopy, AT(name, hStream), AT(name, field), direction}, {                    \
+    ID(name##_ptsz), CallKind::kCopy, AT(name##_ptsz, hStream), AT(name##_ptsz, field), direction, \
+        true                                                                                       \
+  }
+#define COPY2(name, field, direction, waits)                                                  \
+  {ID(name), CallKind::kCopy, kAbsent, AT(name, field), direction, false, waits}, {           \
+    ID(name##_ptds), CallKind::kCopy, kAbsent, AT(name##_ptds, field), direction, true, waits \
+  }
+#define SHAPED2(name, kind, suffix, at)                                    \
+  {ID(name), CallKind::kind, at}, {                                        \
+    ID(name##suffix), CallKind::kind, at, kAbsent, MC_GPU_COPY_OTHER, true \
+  }
 #define SET_ASYNC2(name, scale)                                                                  \
   {ID(name), CallKind::kMemset, AT(name, hStream), AT(name, N), MC_GPU_COPY_OTHER, false, false, \
    scale},                                                                                       \
-  {ID(name##_ptsz), CallKind::kMemset, AT(name##_ptsz, hStream), AT(name##_ptsz, N),             \
-   MC_GPU_COPY_OTHER, true, false, scale}
+  {                                                                                              \
+    ID(name##_ptsz), CallKind::kMemset, AT(name##_ptsz, hStream), AT(name##_ptsz, N),            \
+        MC_GPU_COPY_OTHER, true, false, scale                                                    \
+  }
 #define SET2(name, scale)                                                                        \
-  {ID(name), CallKind::kMemset, kAbsent, AT(name, N), MC_GPU_COPY_OTHER, false, false, scale},   \
-  {ID(name##_ptds), CallKind::kMemset, kAbsent, AT(name##_ptds, N), MC_GPU_COPY_OTHER, true,     \
-   false, scale}
+  {ID(name), CallKind::kMemset, kAbsent, AT(name, N), MC_GPU_COPY_OTHER, false, false, scale}, { \
+    ID(name##_ptds), CallKind::kMemset, kAbsent, AT(name##_ptds, N), MC_GPU_COPY_OTHER, true,    \
+        false, scale                                                                             \
+  }
 
 // A copy to the device returns when the source may be used again, which may be before it
 // has arrived; a copy to the host returns when the data is there.

@@ -19,8 +19,8 @@ namespace mycroft::agent {
 
 enum class CallKind : uint8_t {
   kNone = 0,
-  kKernel,       // stream at `stream`
-  kKernelEx,     // stream in the CUlaunchConfig that the parameters begin with
+  kKernel,    // stream at `stream`
+  kKernelEx,  // stream in the CUlaunchConfig that the parameters begin with
   kGraph,
   kCopy,
   kCopy2D,  // bytes and direction in the CUDA_MEMCPY2D that the parameters begin with

@@ -175,9 +175,8 @@ TEST(CuptiAgent, WaitDoesNotProveALaunchStillUnderWay) {
   OpenCall slow;
   cuLaunchKernel_params p = {};
   p.hStream = reinterpret_cast<CUstream>(Gpu::Stream(5));
-  std::thread other([&] {
-    gpu.Begin(&slow, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, 1, &p, sizeof(p), kGemm);
-  });
+  std::thread other(
+      [&] { gpu.Begin(&slow, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel, 1, &p, sizeof(p), kGemm); });
   other.join();
   gpu.Sync(Gpu::Stream(5));
   EXPECT_EQ(gpu.Stream1(5).finished, 1u);
@@ -569,8 +568,8 @@ TEST(CuptiAgent, BadRecordsAreCounted) {
   gpu.Arm();
   const uint32_t id = gpu.Launch(Gpu::Stream(5), kGemm);
   const uint64_t t = NowNs();
-  gpu.KernelRecord(5, id, 0, 0, kGemm);              // no time: not ended, or no memory for it
-  gpu.KernelRecord(99, id, t, t + 1, kGemm);         // a stream that is not known
+  gpu.KernelRecord(5, id, 0, 0, kGemm);       // no time: not ended, or no memory for it
+  gpu.KernelRecord(99, id, t, t + 1, kGemm);  // a stream that is not known
   gpu.KernelRecord(5, id, t - 10'000 * kMs, t - 9'000 * kMs, kGemm);  // before its launch
   gpu.cupti().dropped = 17;
   gpu.cupti().complete(false);
@@ -694,8 +693,8 @@ TEST(CuptiAgent, Cuda12WithoutTimestampCallback) {
   EXPECT_EQ(all.clock, MC_GPU_CLOCK_PAIRED);
   EXPECT_EQ(all.cupti_version, 24u);
   ASSERT_EQ(all.events.size(), 1u);
-  const uint64_t error = all.events[0].start_ns > t ? all.events[0].start_ns - t
-                                                    : t - all.events[0].start_ns;
+  const uint64_t error =
+      all.events[0].start_ns > t ? all.events[0].start_ns - t : t - all.events[0].start_ns;
   // The pair was renewed since; both are within their own widths.
   EXPECT_LE(error, 50 * kMs);
   EXPECT_GT(all.clock_error_ns, 0u);
@@ -814,7 +813,8 @@ TEST(CuptiAgent, ChainedLibraryThatIsNotThere) {
   EXPECT_EQ(gpu.Read().state, MC_GPU_WATCHING);
 }
 
-// ---- what is missing, and off ---------------------------------------------------------------------
+// ---- what is missing, and off
+// ---------------------------------------------------------------------
 
 TEST(CuptiAgent, NoLibcuptiIsSaid) {
   Gpu gpu("");

@@ -73,7 +73,8 @@ void RunJob(Gpu& gpu, int steps) {
     gpu.Query(Gpu::Stream(2), 600);
     gpu.Launch(Gpu::Stream(1), kNames[0], 1, 700);
     if (i % 5 == 0) gpu.Sync(Gpu::Stream(1));
-    if (i % 7 == 0) gpu.Do(CUPTI_DRIVER_TRACE_CBID_cuCtxSynchronize, 1, cuCtxSynchronize_v2_params{});
+    if (i % 7 == 0)
+      gpu.Do(CUPTI_DRIVER_TRACE_CBID_cuCtxSynchronize, 1, cuCtxSynchronize_v2_params{});
     const uint64_t other = Gpu::Stream(100 + static_cast<uint32_t>(i));
     gpu.Resource(CUPTI_CBID_RESOURCE_STREAM_CREATED, 1, other);
     gpu.Launch(other, kNames[1]);

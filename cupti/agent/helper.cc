@@ -39,8 +39,9 @@ constexpr uint64_t kLongestArmedNs = 600'000 * kMs;
 constexpr uint64_t kReleaseWaitNs = 500 * kMs;
 
 constexpr CUpti_ActivityKind kKinds[] = {
-    CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY, CUPTI_ACTIVITY_KIND_MEMCPY2,
-    CUPTI_ACTIVITY_KIND_MEMSET, CUPTI_ACTIVITY_KIND_SYNCHRONIZATION, CUPTI_ACTIVITY_KIND_OVERHEAD};
+    CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
+    CUPTI_ACTIVITY_KIND_MEMCPY2,           CUPTI_ACTIVITY_KIND_MEMSET,
+    CUPTI_ACTIVITY_KIND_SYNCHRONIZATION,   CUPTI_ACTIVITY_KIND_OVERHEAD};
 
 void Wait(std::atomic<uint32_t>* word, uint32_t expected, uint64_t ns) {
   timespec timeout = {static_cast<time_t>(ns / 1'000'000'000u),
@@ -376,8 +377,8 @@ bool Subscribe(State& s) {
   NoteError(s, MC_GPU_CALL_SUBSCRIBE, result);
   if (result != CUPTI_SUCCESS) {
     SetLevel(s, MC_GPU_LEVEL_OFF);
-    SetState(s, result == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED ? MC_GPU_TAKEN
-                                                                         : MC_GPU_FAILED);
+    SetState(
+        s, result == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED ? MC_GPU_TAKEN : MC_GPU_FAILED);
     return false;
   }
   const auto enable = [&](CUpti_CallbackDomain domain, uint32_t id) {
@@ -393,11 +394,10 @@ bool Subscribe(State& s) {
       return false;
     }
   }
-  for (uint32_t id : {CUPTI_CBID_RESOURCE_CONTEXT_CREATED,
-                      CUPTI_CBID_RESOURCE_CONTEXT_DESTROY_STARTING,
-                      CUPTI_CBID_RESOURCE_STREAM_CREATED,
-                      CUPTI_CBID_RESOURCE_STREAM_DESTROY_STARTING,
-                      CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED}) {
+  for (uint32_t id :
+       {CUPTI_CBID_RESOURCE_CONTEXT_CREATED, CUPTI_CBID_RESOURCE_CONTEXT_DESTROY_STARTING,
+        CUPTI_CBID_RESOURCE_STREAM_CREATED, CUPTI_CBID_RESOURCE_STREAM_DESTROY_STARTING,
+        CUPTI_CBID_RESOURCE_GRAPHNODE_CREATED}) {
     NoteError(s, MC_GPU_CALL_ENABLE_CALLBACK, enable(CUPTI_CB_DOMAIN_RESOURCE, id));
   }
   enable(CUPTI_CB_DOMAIN_STATE, CUPTI_CBID_STATE_FATAL_ERROR);

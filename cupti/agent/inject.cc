@@ -71,8 +71,7 @@ State* CreateState() {
   s->pid = static_cast<uint32_t>(getpid());
   s->epoch = ++g_epoch;
   s->buffers = static_cast<uint8_t*>(buffers);
-  if (buffers == MAP_FAILED ||
-      !board::CreateGpuBoard(s->pid, board::SystemClock(), &s->board)) {
+  if (buffers == MAP_FAILED || !board::CreateGpuBoard(s->pid, board::SystemClock(), &s->board)) {
     if (buffers != MAP_FAILED) munmap(buffers, kPool);
     munmap(memory, sizeof(State));
     return nullptr;

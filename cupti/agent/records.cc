@@ -201,8 +201,7 @@ void OnCopyOrSet(State& s, const void* record, const WorkLayout& at, mc_gpu_work
   Found found;
   if (!Locate(s, work, kind, &found)) return;
   const bool copy = kind == MC_GPU_WORK_COPY;
-  const uint64_t bytes =
-      Field<uint64_t>(record, copy ? s.layout->copy_bytes : s.layout->set_bytes);
+  const uint64_t bytes = Field<uint64_t>(record, copy ? s.layout->copy_bytes : s.layout->set_bytes);
   const mc_gpu_copy direction =
       copy ? Direction(Field<uint8_t>(record, s.layout->copy_kind)) : MC_GPU_COPY_OTHER;
   mc_gpu_stream* line = &s.board.streams[found.stream];
@@ -268,9 +267,9 @@ uint64_t ReadBuffer(State& s, uint32_t index, uint64_t now) {
   }
   if (alive) {
     size_t dropped = 0;
-    if (s.cupti.cuptiActivityGetNumDroppedRecords(
-            reinterpret_cast<CUcontext>(context), state.stream_id.load(std::memory_order_relaxed),
-            &dropped) == CUPTI_SUCCESS &&
+    if (s.cupti.cuptiActivityGetNumDroppedRecords(reinterpret_cast<CUcontext>(context),
+                                                  state.stream_id.load(std::memory_order_relaxed),
+                                                  &dropped) == CUPTI_SUCCESS &&
         dropped > 0) {
       Count(s, MC_GPU_LOSS_DROPPED, dropped);
     }
@@ -297,8 +296,8 @@ void CUPTIAPI OnBufferRequested(uint8_t** buffer, size_t* size, size_t* max_reco
   *size = kBufferBytes;
 }
 
-void CUPTIAPI OnBufferCompleted(CUcontext context, uint32_t stream_id, uint8_t* buffer,
-                                size_t size, size_t valid_size) {
+void CUPTIAPI OnBufferCompleted(CUcontext context, uint32_t stream_id, uint8_t* buffer, size_t size,
+                                size_t valid_size) {
   (void)size;
   State* s = Active();
   if (s == nullptr || buffer == nullptr) return;

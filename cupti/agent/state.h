@@ -35,9 +35,9 @@ using board::LineWrite;
 using board::Set;
 using board::SharedLineWrite;
 
-constexpr uint32_t kRing = 1024;      // launches remembered per stream: slot = ticket % kRing
+constexpr uint32_t kRing = 1024;  // launches remembered per stream: slot = ticket % kRing
 constexpr uint32_t kCudaEvents = 8192;
-constexpr uint32_t kBuffers = 64;     // activity buffers
+constexpr uint32_t kBuffers = 64;  // activity buffers
 constexpr uint32_t kBufferBytes = 256u << 10;
 constexpr uint32_t kBufferAlign = 64;  // CUPTI wants 8
 
@@ -110,12 +110,12 @@ struct State {
   CUpti_SubscriberHandle subscriber;  // our own thread and init only
   std::atomic<uint32_t> releasing;    // see helper.cc
 
-  uint8_t call_of[kCallIds];  // index into kCalls + 1
-  PackedTable<1024> by_handle;      // stream handle -> line
-  PackedTable<1024> by_id;          // context and CUPTI's stream number -> line
-  PackedTable<256> by_uid;          // CUPTI's context number -> line
-  PackedTable<4096> by_name;        // hash of name and device -> line
-  PackedTable<16384> by_event;      // CUevent -> index into cuda_events
+  uint8_t call_of[kCallIds];    // index into kCalls + 1
+  PackedTable<1024> by_handle;  // stream handle -> line
+  PackedTable<1024> by_id;      // context and CUPTI's stream number -> line
+  PackedTable<256> by_uid;      // CUPTI's context number -> line
+  PackedTable<4096> by_name;    // hash of name and device -> line
+  PackedTable<16384> by_event;  // CUevent -> index into cuda_events
   board::IndexPool<kCudaEvents> event_pool;
   std::atomic<uint64_t> cuda_events[kCudaEvents];  // stream and ticket, see Token
   std::atomic<uint32_t> threads_next, contexts_next, streams_next, names_next;
@@ -159,9 +159,7 @@ inline ThreadState* Self(State& s) {
   if (__builtin_expect(t_slot.epoch != s.epoch, 0)) return RegisterThread(s);
   return t_slot.index < MC_GPU_MAX_THREADS ? &s.threads[t_slot.index] : nullptr;
 }
-inline uint64_t Now(ThreadState* t) {
-  return board::Now(t != nullptr ? &t->anchor : nullptr);
-}
+inline uint64_t Now(ThreadState* t) { return board::Now(t != nullptr ? &t->anchor : nullptr); }
 
 // Stream and ticket in one word: what an entry callback tells its exit callback, and
 // what a CUDA event stands for. 0: nothing.
@@ -199,8 +197,8 @@ void CUPTIAPI OnCallback(void* user, CUpti_CallbackDomain domain, CUpti_Callback
 // ---- records.cc ---------------------------------------------------------------------
 
 void CUPTIAPI OnBufferRequested(uint8_t** buffer, size_t* size, size_t* max_records);
-void CUPTIAPI OnBufferCompleted(CUcontext context, uint32_t stream_id, uint8_t* buffer,
-                                size_t size, size_t valid_size);
+void CUPTIAPI OnBufferCompleted(CUcontext context, uint32_t stream_id, uint8_t* buffer, size_t size,
+                                size_t valid_size);
 uint64_t CUPTIAPI OnTimestamp();
 // Reads the buffers handed over so far. Our own thread only. Returns the records read.
 uint64_t ReadBuffers(State& s);

@@ -84,8 +84,7 @@ uint32_t RegisterStream(State& s, uint64_t key, CUcontext context, uint32_t cont
   }
   StreamState& state = s.streams[index];
   mc_gpu_stream* line = &s.board.streams[index];
-  const ContextState* owner =
-      context_line != kNotFound ? &s.contexts[context_line] : nullptr;
+  const ContextState* owner = context_line != kNotFound ? &s.contexts[context_line] : nullptr;
   // Tickets go on where the line's former stream ended, so that whatever still speaks of
   // that one (a CUDA event) says nothing of this one.
   const uint64_t last = Get(&line->last_ticket);
@@ -121,13 +120,14 @@ uint32_t RegisterStream(State& s, uint64_t key, CUcontext context, uint32_t cont
   {
     SharedLineWrite write(&line->record_seq);
     auto* words = reinterpret_cast<uint64_t*>(&line->record_seq);
-    constexpr size_t kWords = (offsetof(mc_gpu_stream, oldest) - offsetof(mc_gpu_stream, record_seq)) / 8;
+    constexpr size_t kWords =
+        (offsetof(mc_gpu_stream, oldest) - offsetof(mc_gpu_stream, record_seq)) / 8;
     for (size_t i = 1; i < kWords; ++i) Set(&words[i], 0);
   }
   uint32_t id = kUnknownId;
   if (s.cupti.cuptiGetStreamIdEx != nullptr && context != nullptr) {
-    if (s.cupti.cuptiGetStreamIdEx(context, reinterpret_cast<CUstream>(handle),
-                                   per_thread ? 1 : 0, &id) != CUPTI_SUCCESS) {
+    if (s.cupti.cuptiGetStreamIdEx(context, reinterpret_cast<CUstream>(handle), per_thread ? 1 : 0,
+                                   &id) != CUPTI_SUCCESS) {
       id = kUnknownId;
     }
   }

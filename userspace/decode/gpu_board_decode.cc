@@ -267,10 +267,10 @@ GpuSnapshot ReadGpuBoard(const GpuBoardMap& board, uint64_t next_event_id, uint6
   out.cupti_path = Text(h.cupti_path);
   out.cupti_version = h.cupti_version;
   out.state = Bounded(h.state, MC_GPU_STATE_COUNT, MC_GPU_FAILED);
-  out.level = h.level <= MC_GPU_LEVEL_ACTIVITY ? static_cast<mc_gpu_level>(h.level)
-                                               : MC_GPU_LEVEL_UNSET;
-  out.clock = h.clock <= MC_GPU_CLOCK_PAIRED ? static_cast<mc_gpu_clock>(h.clock)
-                                             : MC_GPU_CLOCK_NONE;
+  out.level =
+      h.level <= MC_GPU_LEVEL_ACTIVITY ? static_cast<mc_gpu_level>(h.level) : MC_GPU_LEVEL_UNSET;
+  out.clock =
+      h.clock <= MC_GPU_CLOCK_PAIRED ? static_cast<mc_gpu_clock>(h.clock) : MC_GPU_CLOCK_NONE;
   if (out.clock == MC_GPU_CLOCK_PAIRED && h.pair_after_ns > h.pair_before_ns) {
     out.clock_error_ns = (h.pair_after_ns - h.pair_before_ns + 1) / 2;
   }

@@ -33,8 +33,8 @@ struct GpuDeviceSample {
 
 struct GpuContextSample {
   uint32_t index = 0;
-  uint32_t uid = 0;                  // CUPTI's number
-  std::optional<uint32_t> device;    // ordinal
+  uint32_t uid = 0;                // CUPTI's number
+  std::optional<uint32_t> device;  // ordinal
   bool alive = false;
   uint64_t created_ns = 0;
   uint64_t destroyed_ns = 0;
@@ -85,7 +85,7 @@ struct GpuStreamSample {
   std::array<uint64_t, MC_GPU_COPY_COUNT> copies{};
   std::array<uint64_t, MC_GPU_COPY_COUNT> copy_bytes{};
   mc_gpu_host_call last_wait = MC_GPU_HOST_NONE;
-  uint64_t last_wait_ns = 0;       // when it returned
+  uint64_t last_wait_ns = 0;  // when it returned
   uint64_t last_wait_took_ns = 0;
   // Of activity records.
   uint64_t records = 0;
@@ -98,8 +98,8 @@ struct GpuStreamSample {
   std::array<uint64_t, MC_GPU_COPY_COUNT> done_copy_ns{};
   // What may still run.
   GpuPending pending = GpuPending::kNone;
-  uint64_t proved_ns = 0;       // kUnfinished: when it was last proved
-  uint64_t waited_since_ns = 0; // a host thread is inside a wait for it since; 0: none is
+  uint64_t proved_ns = 0;           // kUnfinished: when it was last proved
+  uint64_t waited_since_ns = 0;     // a host thread is inside a wait for it since; 0: none is
   std::optional<GpuLaunch> oldest;  // not known to be finished; empty: none, or forgotten
   std::optional<GpuLaunch> last;
   std::vector<GpuLaunch> behind;  // after `oldest`, as far as the queue goes back
@@ -119,7 +119,7 @@ struct GpuNameSample {
 };
 
 struct GpuThreadSample {
-  uint32_t tid = 0;  // in the process's own pid namespace
+  uint32_t tid = 0;                          // in the process's own pid namespace
   mc_gpu_host_call call = MC_GPU_HOST_NONE;  // it is inside of now
   uint64_t enter_ns = 0;
   std::optional<uint32_t> stream;   // GpuStreamSample::index
@@ -152,10 +152,10 @@ struct GpuSnapshot {
   mc_gpu_state state = MC_GPU_STARTING;
   mc_gpu_level level = MC_GPU_LEVEL_UNSET;
   mc_gpu_clock clock = MC_GPU_CLOCK_NONE;
-  uint64_t clock_error_ns = 0;    // of a pair: half its width. CUPTI's own error is not known
-  std::string other_subscriber;   // when state is MC_GPU_TAKEN; may be empty
-  bool layout_known = false;      // false: activity records of this CUPTI cannot be read
-  uint32_t error = 0;             // CUptiResult
+  uint64_t clock_error_ns = 0;   // of a pair: half its width. CUPTI's own error is not known
+  std::string other_subscriber;  // when state is MC_GPU_TAKEN; may be empty
+  bool layout_known = false;     // false: activity records of this CUPTI cannot be read
+  uint32_t error = 0;            // CUptiResult
   mc_gpu_cupti_call error_call = MC_GPU_CALL_NONE;
   uint32_t chained = 0;
   uint64_t created_ns = 0;

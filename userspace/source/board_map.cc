@@ -24,7 +24,8 @@ absl::StatusOr<BoardMap> BoardMap::Open(const std::string& path) {
         ", this program reads version " + std::to_string(MC_BOARD_VERSION) +
         ": use the plugin and the agent of one release");
   }
-  if (header.total_bytes != map.map_.bytes()) return map.map_.Bad("the size in its header is wrong");
+  if (header.total_bytes != map.map_.bytes())
+    return map.map_.Bad("the size in its header is wrong");
   if (!map.map_.TableFits(header.comms, sizeof(mc_board_comm), 65535) ||
       !map.map_.TableFits(header.threads, sizeof(mc_board_thread), 65535) ||
       !map.map_.TableFits(header.ops, sizeof(mc_board_op), 1u << 20) ||

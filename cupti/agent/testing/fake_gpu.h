@@ -8,13 +8,12 @@
 #ifndef MYCROFT_CUPTI_AGENT_TESTING_FAKE_GPU_H_
 #define MYCROFT_CUPTI_AGENT_TESTING_FAKE_GPU_H_
 
+#include <cupti.h>
 #include <dirent.h>
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#include <cupti.h>
 
 #include <atomic>
 #include <fstream>
@@ -42,8 +41,8 @@ inline std::set<std::string> GpuBoardFds() {
     char target[256];
     const std::string path = std::string("/proc/self/fd/") + e->d_name;
     const ssize_t n = readlink(path.c_str(), target, sizeof(target));
-    if (n > 0 &&
-        std::string(target, static_cast<size_t>(n)) == "/memfd:" MC_GPU_BOARD_MEMFD_NAME " (deleted)") {
+    if (n > 0 && std::string(target, static_cast<size_t>(n)) == "/memfd:" MC_GPU_BOARD_MEMFD_NAME
+                                                                " (deleted)") {
       found.insert(path);
     }
   }
@@ -169,8 +168,7 @@ class FakeGpu {
     Do(CUPTI_DRIVER_TRACE_CBID_cuStreamQuery, context, p, result);
   }
   void RecordEvent(uint64_t event, uint64_t stream, uint32_t context = 1) {
-    cuEventRecord_params p = {reinterpret_cast<CUevent>(event),
-                              reinterpret_cast<CUstream>(stream)};
+    cuEventRecord_params p = {reinterpret_cast<CUevent>(event), reinterpret_cast<CUstream>(stream)};
     Do(CUPTI_DRIVER_TRACE_CBID_cuEventRecord, context, p);
   }
   void QueryEvent(uint64_t event, int result, uint32_t context = 1) {

@@ -308,8 +308,7 @@ EXPORT CUptiResult cuptiActivityGetNextRecord(uint8_t* buffer, size_t valid,
   return CUPTI_SUCCESS;
 }
 
-EXPORT CUptiResult cuptiActivityGetNumDroppedRecords(CUcontext context, uint32_t,
-                                                     size_t* dropped) {
+EXPORT CUptiResult cuptiActivityGetNumDroppedRecords(CUcontext context, uint32_t, size_t* dropped) {
   std::lock_guard<std::mutex> lock(mycroft::agent::g_lock);
   for (CUcontext dead : mycroft::agent::g_dead) {
     if (context != nullptr && dead == context) Self().dropped_asked_of_dead_context.fetch_add(1);

@@ -24,13 +24,13 @@ namespace mycroft::agent {
 struct StandIn {
   // ---- settings ----
   uint32_t version = 0;
-  const char* other_tool = nullptr;     // has subscribed already: error 39 and this name
-  CUptiResult fail_enable_callback = CUPTI_SUCCESS;  // of every cuptiEnableCallback
+  const char* other_tool = nullptr;  // has subscribed already: error 39 and this name
+  CUptiResult fail_enable_callback = CUPTI_SUCCESS;            // of every cuptiEnableCallback
   CUpti_ActivityKind fail_kind = CUPTI_ACTIVITY_KIND_INVALID;  // of cuptiActivityEnable
   bool fail_timestamp_callback = false;
   std::atomic<uint64_t> flush_sleep_ns{0};  // what a flush takes
-  uint64_t own_clock_offset = 0;  // of cuptiGetTimestamp, from CLOCK_MONOTONIC
-  size_t dropped = 0;             // told once, then 0
+  uint64_t own_clock_offset = 0;            // of cuptiGetTimestamp, from CLOCK_MONOTONIC
+  size_t dropped = 0;                       // told once, then 0
 
   // ---- what the client did ----
   std::atomic<uint32_t> subscribed{0}, unsubscribed{0}, finalized{0}, flushes{0}, forced{0};
@@ -55,7 +55,7 @@ struct StandIn {
   // A buffer as CUPTI would ask for it; null: refused.
   uint8_t* (*request)(size_t* size) = nullptr;
   void (*context_dies)(CUcontext context) = nullptr;  // asking of it is an error from now on
-  uint64_t (*now)() = nullptr;  // the clock that records are on
+  uint64_t (*now)() = nullptr;                        // the clock that records are on
 };
 
 using StandInFn = StandIn* (*)();

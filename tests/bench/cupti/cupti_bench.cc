@@ -68,7 +68,7 @@ StandIn* EmptySubscriber() {
     }
     CUpti_SubscriberHandle subscriber;
     reinterpret_cast<decltype(&cuptiSubscribe)>(dlsym(handle, "cuptiSubscribe"))(&subscriber, Empty,
-                                                                                nullptr);
+                                                                                 nullptr);
     reinterpret_cast<decltype(&cuptiEnableCallback)>(dlsym(handle, "cuptiEnableCallback"))(
         1, subscriber, CUPTI_CB_DOMAIN_DRIVER_API, CUPTI_DRIVER_TRACE_CBID_cuLaunchKernel);
     return reinterpret_cast<StandInFn>(dlsym(handle, "mycroftStandIn"))();
@@ -161,8 +161,7 @@ BENCHMARK(BM_Launch)->Name("Launch")->Args({1, 70})->Args({16, 70})->Args({16, 3
 
 void BM_HandOff(benchmark::State& state) {
   static Gpu gpu;
-  __atomic_store_n(&gpu.header()->requested_until_ns, NowNs() + 300'000'000'000u,
-                   __ATOMIC_RELAXED);
+  __atomic_store_n(&gpu.header()->requested_until_ns, NowNs() + 300'000'000'000u, __ATOMIC_RELAXED);
   __atomic_store_n(&gpu.header()->requested_level, uint32_t{MC_GPU_LEVEL_ACTIVITY},
                    __ATOMIC_RELEASE);
   while (gpu.Load(&mc_gpu_header::state) != MC_GPU_ARMED) usleep(1000);
