@@ -271,7 +271,13 @@ struct mc_gpu_stream {
 	uint64_t voids;
 	uint64_t copies[MC_GPU_COPY_COUNT];
 	uint64_t copy_bytes[MC_GPU_COPY_COUNT];
-	uint8_t pad1[48];
+	/* The last wait for an event of another stream that was put into this one: what was
+	 * launched after wait_at does not start before wait_ticket of that stream ended. */
+	uint32_t wait_stream;	  /* index into streams; MC_GPU_NONE or wait_ticket 0: none */
+	uint32_t wait_generation; /* of that line */
+	uint64_t wait_ticket;
+	uint64_t wait_at; /* ticket of this stream */
+	uint8_t pad1[24];
 	/* Line 4: what is known of its end; written by waiting threads and by our own. */
 	uint32_t finish_seq;
 	uint32_t finished_by; /* enum mc_gpu_host_call */

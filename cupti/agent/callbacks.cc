@@ -192,6 +192,7 @@ uint64_t EnterWork(State& s, ThreadState* t, const Call& call, const CUpti_Callb
     case CallKind::kEventQuery:
     case CallKind::kEventRecord:
     case CallKind::kEventDestroy:
+    case CallKind::kStreamWait:
     case CallKind::kBeginCapture:
     case CallKind::kEndCapture:
       return 0;
@@ -319,6 +320,7 @@ mc_gpu_host_call HostCall(CallKind kind) {
     case CallKind::kMemset:
     case CallKind::kEventRecord:
     case CallKind::kEventDestroy:
+    case CallKind::kStreamWait:
     case CallKind::kBeginCapture:
     case CallKind::kEndCapture:
       break;
@@ -425,6 +427,21 @@ void SetCapturing(State& s, ThreadState* t, const Call& call, const CUpti_Callba
   Set(&line->capturing, capturing);
 }
 
+// From here on `stream` waits for what the event stands for.
+void NoteStreamWait(State& s, ThreadState* t, const Call& call, const CUpti_CallbackData& d,
+                    uint64_t token, uint64_t now) {
+  const uint32_t stream = FindStream(s, t, d.contextUid, d.context,
+                                     StreamHandle(call, d.functionParams), call.per_thread, now);
+  if (stream == kNotFound || stream == TokenStream(token)) return;
+  mc_gpu_stream* line = &s.board.streams[stream];
+  if (Get(&line->capturing) != 0) return;
+  SharedLineWrite write(&line->launch_seq);
+  Set(&line->wait_stream, TokenStream(token));
+  Set(&line->wait_generation, Get(&s.board.streams[TokenStream(token)].generation));
+  Set(&line->wait_ticket, TokenTicket(token));
+  Set(&line->wait_at, Get(&line->last_ticket));
+}
+
 void Enter(State& s, ThreadState* t, const Call& call, const CUpti_CallbackData& d) {
   const uint64_t now = Now(t);
   uint64_t token = 0;
@@ -451,6 +468,9 @@ void Enter(State& s, ThreadState* t, const Call& call, const CUpti_CallbackData&
       break;
     case CallKind::kEventQuery:
       token = d.functionParams != nullptr ? EventToken(s, ReadU64(d.functionParams, 0)) : 0;
+      break;
+    case CallKind::kStreamWait:
+      token = d.functionParams != nullptr ? EventToken(s, ReadU64(d.functionParams, 8)) : 0;
       break;
     case CallKind::kEventDestroy:
       if (d.functionParams != nullptr) DestroyEvent(s, ReadU64(d.functionParams, 0));
@@ -494,6 +514,9 @@ void Exit(State& s, ThreadState* t, const Call& call, const CUpti_CallbackData& 
       if (d.functionParams != nullptr && ReturnValue(d) == kSuccess) {
         RecordEvent(s, ReadU64(d.functionParams, 0), token);
       }
+      return;
+    case CallKind::kStreamWait:
+      if (token != 0 && ReturnValue(d) == kSuccess) NoteStreamWait(s, t, call, d, token, now);
       return;
     case CallKind::kBeginCapture:
       if (ReturnValue(d) == kSuccess) SetCapturing(s, t, call, d, now, 1);

@@ -98,6 +98,7 @@ const Call kCalls[] = {
     {ID(cuEventDestroy_v2), CallKind::kEventDestroy},
     STREAM2(cuEventRecord, kEventRecord, hStream),
     STREAM2(cuEventRecordWithFlags, kEventRecord, hStream),
+    STREAM2(cuStreamWaitEvent, kStreamWait, hStream),
 
     STREAM2(cuStreamBeginCapture_v2, kBeginCapture, hStream),
 #if CUDA_VERSION >= 12030
@@ -113,6 +114,8 @@ static_assert(offsetof(cuMemcpy2DAsync_v2_params, pCopy) == 0);
 static_assert(offsetof(cuMemcpy3DAsync_v2_params, pCopy) == 0);
 static_assert(offsetof(cuEventRecord_params, hEvent) == 0);
 static_assert(offsetof(cuEventRecordWithFlags_params, hEvent) == 0);
+static_assert(offsetof(cuStreamWaitEvent_params, hEvent) == 8);
+static_assert(offsetof(cuStreamWaitEvent_ptsz_params, hEvent) == 8);
 static_assert(offsetof(cuEventSynchronize_params, hEvent) == 0);
 static_assert(offsetof(cuEventQuery_params, hEvent) == 0);
 static_assert(offsetof(cuEventDestroy_v2_params, hEvent) == 0);

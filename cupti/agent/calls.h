@@ -33,6 +33,7 @@ enum class CallKind : uint8_t {
   kEventQuery,
   kEventRecord,
   kEventDestroy,
+  kStreamWait,  // for the event that follows the stream in the parameters
   kBeginCapture,
   kEndCapture,
 };

@@ -16,6 +16,27 @@
 #include "userspace/decode/gpu_board_decode.h"
 #include "userspace/source/gpu_board_map.h"
 
+// The driver's side of a device, found by the library in this executable.
+extern "C" {
+CUresult CUDAAPI cuDeviceGet(CUdevice* device, int ordinal) {
+  if (ordinal > 1) return CUDA_ERROR_INVALID_DEVICE;
+  *device = 100 + ordinal;
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
+  memset(uuid->bytes, device, sizeof(uuid->bytes));
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuDeviceGetPCIBusId(char* pci, int bytes, CUdevice device) {
+  snprintf(pci, static_cast<size_t>(bytes), "0000:%02x:00.0", device);
+  return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuDeviceGetName(char* name, int bytes, CUdevice) {
+  snprintf(name, static_cast<size_t>(bytes), "Test GPU");
+  return CUDA_SUCCESS;
+}
+}
+
 namespace mycroft::agent {
 namespace {
 
@@ -165,6 +186,26 @@ TEST(CuptiAgent, EventsStandForWhatWasBeforeThem) {
   gpu.Do(CUPTI_DRIVER_TRACE_CBID_cuEventDestroy_v2, 1, p);
   gpu.QueryEvent(0xe00, 0);
   EXPECT_EQ(gpu.Stream1(5).finished, 2u);
+}
+
+// NCCL's stream waits for the compute stream, whose kernel does not end.
+TEST(CuptiAgent, StreamThatWaitsForAnother) {
+  Gpu gpu;
+  gpu.Start();
+  gpu.Launch(Gpu::Stream(5), kGemm);
+  gpu.RecordEvent(0xe00, Gpu::Stream(5));
+  gpu.Launch(Gpu::Stream(6), kAllReduce);
+  cuStreamWaitEvent_params p = {};
+  p.hStream = reinterpret_cast<CUstream>(Gpu::Stream(6));
+  p.hEvent = reinterpret_cast<CUevent>(0xe00);
+  gpu.Do(CUPTI_DRIVER_TRACE_CBID_cuStreamWaitEvent, 1, p);
+  gpu.Launch(Gpu::Stream(6), kAllReduce);
+  const GpuStreamSample s = gpu.Stream1(6);
+  EXPECT_EQ(s.waits_for_stream, gpu.Stream1(5).index);
+  EXPECT_EQ(s.wait_ticket, 1u);
+  EXPECT_EQ(s.wait_at, 1u);
+  gpu.QueryEvent(0xe00, 0);
+  EXPECT_EQ(gpu.Stream1(6).waits_for_stream, std::nullopt);
 }
 
 // A ticket is a lower bound even when a launch of another thread is under way.
@@ -361,6 +402,23 @@ TEST(CuptiAgent, ContextsAndStreamsComeAndGo) {
   ASSERT_EQ(all.streams.size(), 4u);
   EXPECT_EQ(all.streams[3].launched, 0u);
   EXPECT_EQ(all.streams[3].device, 0u);
+}
+
+TEST(CuptiAgent, DevicesAreDescribed) {
+  Gpu gpu;
+  gpu.Start();
+  gpu.Resource(CUPTI_CBID_RESOURCE_CONTEXT_CREATED, 2);
+  gpu.Resource(CUPTI_CBID_RESOURCE_CONTEXT_CREATED, 5);  // the driver does not know it
+  ASSERT_TRUE(gpu.Until([](const GpuSnapshot& s) {
+    return s.devices.size() == 2 && !s.devices[0].pci.empty();
+  }));
+  const GpuSnapshot all = gpu.Read();
+  EXPECT_EQ(all.devices[0].ordinal, 1u);
+  EXPECT_EQ(all.devices[0].pci, "0000:65:00.0");
+  EXPECT_EQ(all.devices[0].uuid, "GPU-65656565-6565-6565-6565-656565656565");
+  EXPECT_EQ(all.devices[0].name, "Test GPU");
+  EXPECT_EQ(all.devices[1].ordinal, 4u);
+  EXPECT_EQ(all.devices[1].pci, "");
 }
 
 TEST(CuptiAgent, MoreStreamsThanLinesAreCounted) {

@@ -98,8 +98,9 @@ uint32_t RegisterStream(State& s, uint64_t key, CUcontext context, uint32_t cont
   state.quiescent.store(last, std::memory_order_relaxed);
   {
     SharedLineWrite write(&line->launch_seq);
-    for (uint64_t* field : {&line->last_launch_ns, &line->kernels, &line->nccl_kernels,
-                            &line->graphs, &line->memsets, &line->voids}) {
+    for (uint64_t* field :
+         {&line->last_launch_ns, &line->kernels, &line->nccl_kernels, &line->graphs, &line->memsets,
+          &line->voids, &line->wait_ticket, &line->wait_at}) {
       Set(field, 0);
     }
     Set(&line->capturing, 0);

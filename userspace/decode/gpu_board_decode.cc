@@ -220,6 +220,13 @@ GpuStreamSample DecodeGpuStream(uint32_t index, const mc_gpu_stream& line) {
     out.done_copy_bytes[i] = line.done_copy_bytes[i];
     out.done_copy_ns[i] = line.done_copy_ns[i];
   }
+  if (line.wait_ticket != 0 && line.wait_at <= out.launched && line.wait_stream != index) {
+    out.waits_for_stream = Index(line.wait_stream, 65535);
+    if (out.waits_for_stream.has_value()) {
+      out.wait_ticket = line.wait_ticket;
+      out.wait_at = line.wait_at;
+    }
+  }
   // The queue: tickets that are where they belong and not newer than the last.
   std::vector<GpuLaunch> queue;
   for (uint32_t i = 0; i < MC_GPU_QUEUE; ++i) {
@@ -361,6 +368,19 @@ GpuSnapshot ReadGpuBoard(const GpuBoardMap& board, uint64_t next_event_id, uint6
     out.streams.push_back(std::move(stream));
   }
   if (out.state == MC_GPU_WATCHING || out.state == MC_GPU_ARMED) AddWaits(&out, now_ns);
+
+  // A wait that is over holds no longer.
+  for (GpuStreamSample& stream : out.streams) {
+    if (!stream.waits_for_stream.has_value()) continue;
+    const auto other =
+        std::find_if(out.streams.begin(), out.streams.end(),
+                     [&](const GpuStreamSample& s) { return s.index == *stream.waits_for_stream; });
+    if (other == out.streams.end() || other->finished >= stream.wait_ticket ||
+        stream.finished > stream.wait_at) {
+      stream.waits_for_stream.reset();
+      stream.wait_ticket = stream.wait_at = 0;
+    }
+  }
 
   const uint64_t end = h.next_event_id == 0 ? 1 : h.next_event_id;
   uint64_t begin = std::max<uint64_t>(next_event_id, 1);

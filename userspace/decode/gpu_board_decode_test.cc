@@ -186,6 +186,30 @@ TEST(ReadGpuBoard, WaitsProve) {
   EXPECT_EQ(ReadGpuBoard(map, 1, 1000).streams[0].pending, GpuPending::kUnknown);
 }
 
+TEST(ReadGpuBoard, WaitForAnotherStreamAsLongAsItHolds) {
+  TestGpuBoard board;
+  Fill(board, 3, 1);
+  board.stream(1) = board.stream(0);
+  mc_gpu_stream& s = board.stream(1);
+  s.wait_stream = 0;
+  s.wait_ticket = 2;
+  s.wait_at = 2;
+  GpuBoardMap map = Open(board);
+  GpuStreamSample sample = ReadGpuBoard(map, 1, 1000).streams[1];
+  EXPECT_EQ(sample.waits_for_stream, 0u);
+  EXPECT_EQ(sample.wait_ticket, 2u);
+  EXPECT_EQ(sample.wait_at, 2u);
+  board.stream(0).finished_ticket = 2;
+  sample = ReadGpuBoard(map, 1, 1000).streams[1];
+  EXPECT_EQ(sample.waits_for_stream, std::nullopt);
+  board.stream(0).finished_ticket = 1;
+  s.finished_ticket = 3;  // it ran: the wait was over
+  EXPECT_EQ(ReadGpuBoard(map, 1, 1000).streams[1].waits_for_stream, std::nullopt);
+  s.finished_ticket = 1;
+  s.wait_stream = 77;  // no such stream
+  EXPECT_EQ(ReadGpuBoard(map, 1, 1000).streams[1].waits_for_stream, std::nullopt);
+}
+
 TEST(ReadGpuBoard, VoidsAreSkipped) {
   TestGpuBoard board;
   Fill(board, 3, 0);

@@ -102,6 +102,11 @@ struct GpuStreamSample {
   uint64_t waited_since_ns = 0;     // a host thread is inside a wait for it since; 0: none is
   std::optional<GpuLaunch> oldest;  // not known to be finished; empty: none, or forgotten
   std::optional<GpuLaunch> last;
+  // The last wait for another stream that was put into this one, while it may still hold:
+  // what was launched after `wait_at` starts only after that stream's `wait_ticket` ended.
+  std::optional<uint32_t> waits_for_stream;  // GpuStreamSample::index
+  uint64_t wait_ticket = 0;
+  uint64_t wait_at = 0;
   std::vector<GpuLaunch> behind;  // after `oldest`, as far as the queue goes back
   friend bool operator==(const GpuStreamSample&, const GpuStreamSample&) = default;
 };
