@@ -409,9 +409,8 @@ TEST(CuptiAgent, DevicesAreDescribed) {
   gpu.Start();
   gpu.Resource(CUPTI_CBID_RESOURCE_CONTEXT_CREATED, 2);
   gpu.Resource(CUPTI_CBID_RESOURCE_CONTEXT_CREATED, 5);  // the driver does not know it
-  ASSERT_TRUE(gpu.Until([](const GpuSnapshot& s) {
-    return s.devices.size() == 2 && !s.devices[0].pci.empty();
-  }));
+  ASSERT_TRUE(gpu.Until(
+      [](const GpuSnapshot& s) { return s.devices.size() == 2 && !s.devices[0].pci.empty(); }));
   const GpuSnapshot all = gpu.Read();
   EXPECT_EQ(all.devices[0].ordinal, 1u);
   EXPECT_EQ(all.devices[0].pci, "0000:65:00.0");

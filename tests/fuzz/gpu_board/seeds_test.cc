@@ -14,7 +14,7 @@ extern "C" int MycroftGpuBoardFuzz(const uint8_t* data, size_t size);
 
 namespace {
 
-void Run(const std::string& bytes) {
+void Feed(const std::string& bytes) {
   MycroftGpuBoardFuzz(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
 }
 
@@ -24,14 +24,14 @@ TEST(GpuBoardFuzz, SeedsDoNotCrash) {
   for (const auto& entry : std::filesystem::directory_iterator(MYCROFT_SEEDS)) {
     std::ifstream file(entry.path(), std::ios::binary);
     const std::string whole((std::istreambuf_iterator<char>(file)), {});
-    Run(whole);
+    Feed(whole);
     for (int round = 0; round < 100; ++round) {
       std::string bytes = whole;
       if (round % 3 == 0) bytes.resize(random() % (whole.size() + 1));
       for (int flips = round % 7; flips > 0 && !bytes.empty(); --flips) {
         bytes[random() % bytes.size()] = static_cast<char>(random());
       }
-      Run(bytes);
+      Feed(bytes);
     }
     ++seeds;
   }
@@ -43,7 +43,7 @@ TEST(GpuBoardFuzz, AnyBytes) {
   for (int i = 0; i < 1000; ++i) {
     std::string bytes(random() % 2000, '\0');
     for (char& c : bytes) c = static_cast<char>(random());
-    Run(bytes);
+    Feed(bytes);
   }
 }
 
