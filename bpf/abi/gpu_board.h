@@ -264,7 +264,7 @@ struct mc_gpu_stream {
 	uint32_t capturing;	  /* 1: between begin and end of a capture into a graph */
 	uint64_t last_ticket;	  /* work launched so far, voids included */
 	uint64_t last_launch_ns;
-	uint64_t kernels;	  /* NCCL's included */
+	uint64_t kernels;	  /* NCCL's and voids included */
 	uint64_t nccl_kernels;
 	uint64_t graphs;
 	uint64_t memsets;

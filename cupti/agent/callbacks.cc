@@ -102,7 +102,12 @@ uint64_t LeaveHost(State& s, ThreadState* t, uint64_t now) {
 
 // An exit whose entry we did not see (we subscribed in between) has nothing to tell.
 void Open(ThreadState* t, uint32_t correlation) {
-  if (t != nullptr && t->opened < 4) t->open[t->opened++] = correlation;
+  if (t == nullptr) return;
+  if (t->opened == kMaxOpen) {  // exits that never came: forget the oldest entry
+    for (uint32_t i = 1; i < kMaxOpen; ++i) t->open[i - 1] = t->open[i];
+    --t->opened;
+  }
+  t->open[t->opened++] = correlation;
 }
 bool Close(ThreadState* t, uint32_t correlation) {
   if (t == nullptr) return true;

@@ -906,6 +906,7 @@ TEST(CuptiAgent, ActivityThatCannotBeEnabled) {
   std::this_thread::sleep_for(std::chrono::milliseconds(250));
   EXPECT_EQ(gpu.Read().state, MC_GPU_WATCHING);
   EXPECT_EQ(gpu.Read().error_call, MC_GPU_CALL_ACTIVITY_ENABLE);
+  EXPECT_EQ(gpu.Read().armed_total_ns, 0u);
   EXPECT_EQ(gpu.cupti().kinds_enabled, 0u);
 }
 
@@ -950,6 +951,28 @@ TEST(CuptiAgent, ChildGoesSilent) {
   const GpuSnapshot all = gpu.Read();
   EXPECT_EQ(all.launches, 1u) << "the child must not write the parent's board";
   EXPECT_EQ(all.contexts.size(), 1u);
+}
+
+// Calls whose exit never comes (an exception, a thread that is cancelled) cost what they
+// are, and no more.
+TEST(CuptiAgent, ExitsThatNeverCome) {
+  Gpu gpu;
+  gpu.Start();
+  std::vector<OpenCall> lost(10);
+  for (OpenCall& call : lost) gpu.BeginSync(&call, Gpu::Stream(6));
+  gpu.Launch(Gpu::Stream(5), kGemm);
+  gpu.Sync(Gpu::Stream(5));
+  EXPECT_EQ(gpu.Stream1(5).finished, 1u);
+  // An exit without its entry says nothing.
+  gpu.Launch(Gpu::Stream(5), kGemm);
+  OpenCall call;
+  gpu.BeginSync(&call, Gpu::Stream(5));
+  gpu.End(&call);
+  gpu.Launch(Gpu::Stream(5), kGemm);
+  call.slot = ~uint64_t{0};
+  gpu.End(&call);
+  EXPECT_EQ(gpu.Stream1(5).finished, 2u);
+  EXPECT_EQ(gpu.Stream1(5).launched, 3u);
 }
 
 TEST(CuptiAgent, StaysLoaded) {

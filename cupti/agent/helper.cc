@@ -146,7 +146,7 @@ void Disarm(State& s) {
   mc_gpu_header* h = s.board.header;
   const uint64_t since = Get(&h->armed_ns);
   Set(&h->armed_ns, 0);
-  board::Bump(&h->armed_total_ns, board::SystemClock() - since);
+  if (since != 0) board::Bump(&h->armed_total_ns, board::SystemClock() - since);
   // What CUPTI filled is not needed until the next time. Only with no buffer out there.
   bool lent = s.completed.load(std::memory_order_acquire) != 0;
   for (const BufferState& buffer : s.buffer_state) lent |= buffer.lent.load() != 0;

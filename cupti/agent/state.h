@@ -37,6 +37,7 @@ using board::SharedLineWrite;
 
 constexpr uint32_t kRing = 1024;  // launches remembered per stream: slot = ticket % kRing
 constexpr uint32_t kCudaEvents = 8192;
+constexpr uint32_t kMaxOpen = 4;   // calls of the driver within each other
 constexpr uint32_t kBuffers = 64;  // activity buffers
 constexpr uint32_t kBufferBytes = 256u << 10;
 constexpr uint32_t kBufferAlign = 64;  // CUPTI wants 8
@@ -81,9 +82,9 @@ struct ContextState {
 struct ThreadState {
   std::atomic<uint32_t> tid;
   board::Anchor anchor;
-  uint32_t depth;     // waits it is inside of (a runtime's may nest)
-  bool node_created;  // a node of a graph, since the launch call was entered
-  uint32_t open[4];   // correlation ids of the calls it is inside of
+  uint32_t depth;           // waits it is inside of (a runtime's may nest)
+  bool node_created;        // a node of a graph, since the launch call was entered
+  uint32_t open[kMaxOpen];  // correlation ids of the calls it is inside of
   uint32_t opened;
   uint64_t waits_for[MC_GPU_MAX_STREAMS];  // tickets, when it waits for a context
 };
