@@ -14,19 +14,18 @@
 #include <cstdint>
 
 #include "bpf/abi/board.h"
+#include "cupti/board/memfd.h"
 
 namespace mycroft::board {
 
 // Views into the mapping; valid until Abandon().
 struct Board {
+  Memfd memfd;
   mc_board_header* header = nullptr;
   mc_board_comm* comms = nullptr;      // MC_BOARD_MAX_COMMS
   mc_board_thread* threads = nullptr;  // MC_BOARD_MAX_THREADS
   mc_board_op* ops = nullptr;          // MC_BOARD_MAX_OPS
   mc_board_flow* flows = nullptr;      // MC_BOARD_MAX_FLOWS
-  int fd = -1;
-  uint64_t inode = 0;  // of the memfd, to know it again
-  uint64_t bytes = 0;
 };
 
 struct BoardFacts {

@@ -9,7 +9,7 @@
 #include "cupti/nccl/decode.h"
 #include "cupti/nccl/handle.h"
 #include "cupti/nccl/mask.h"
-#include "cupti/nccl/pool.h"
+#include "cupti/board/pool.h"
 
 namespace mycroft::nccl {
 
@@ -49,7 +49,7 @@ struct Tables {
 Tables g_tables;
 uint8_t g_salt = 0;
 int g_pid = 0;
-IndexPool<kMaxContexts> g_context_pool;
+board::IndexPool<kMaxContexts> g_context_pool;
 ChainedContext g_contexts[kMaxContexts];
 ChainedEvent g_events[kEventRing];
 ChainedEvent g_steps[kStepRing];
@@ -254,7 +254,7 @@ void* InitChained(uint64_t ours, const CommFacts& facts, DebugLogger log) {
     Warn(log, "Mycroft: %s%s", "the chained profiler plugin refused a communicator", "");
   }
   const uint32_t index = g_context_pool.Take();
-  if (index == kNoIndex) {  // ours alone, then
+  if (index == board::kNoIndex) {  // ours alone, then
     if (result == kSuccess) CallFinalize(theirs);
     return ToPointer(ours);
   }

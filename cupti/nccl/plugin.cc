@@ -3,7 +3,7 @@
 // What the library exports: the three tables that NCCL looks up, and the clock for
 // tests and replays.
 #include "cupti/nccl/chain.h"
-#include "cupti/nccl/clock.h"
+#include "cupti/board/clock.h"
 #include "cupti/nccl/core.h"
 #include "cupti/nccl/decode.h"
 #include "cupti/nccl/mask.h"
@@ -108,7 +108,7 @@ MYCROFT_EXPORT mycroft::nccl::ProfilerV6 ncclProfiler_v6 = {
 
 // Replaces the clock of all callbacks; NULL brings the real one back.
 MYCROFT_EXPORT void mycroftSetClock(uint64_t (*clock)(void)) {
-  mycroft::nccl::g_clock.replaced.store(clock, std::memory_order_release);
+  mycroft::board::g_clock.replaced.store(clock, std::memory_order_release);
 }
 
 }  // extern "C"

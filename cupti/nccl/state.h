@@ -18,12 +18,17 @@
 #include "bpf/abi/board.h"
 #include "cupti/board/board.h"
 #include "cupti/board/line.h"
-#include "cupti/nccl/clock.h"
+#include "cupti/board/clock.h"
 #include "cupti/nccl/handle.h"
 #include "cupti/nccl/mask.h"
-#include "cupti/nccl/pool.h"
+#include "cupti/board/pool.h"
 
 namespace mycroft::nccl {
+
+using board::Anchor;
+using board::CalibrateClock;
+using board::IndexPool;
+using board::kNoIndex;
 
 constexpr uint32_t kMaxProxyOps = 32768;  // open at once, most of them queued
 constexpr uint32_t kMaxTrackers = 4096;   // in progress at once

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A board of another process, mapped read-only. The writer is not trusted: type,
-// seals and size of the memfd are checked before it is mapped (a sealed file
-// cannot shrink, so reading the mapping cannot fault), and the table directory is
-// checked once, on a copy. Lines are handed out as copies only.
+// A progress board of another process, mapped read-only (sealed_map.h). The table
+// directory is checked once, on a copy. Lines are handed out as copies only.
 //
 // Owns the mapping; movable, not copyable. One thread at a time.
 #ifndef MYCROFT_USERSPACE_SOURCE_BOARD_MAP_H_
@@ -15,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "bpf/abi/board.h"
+#include "userspace/source/sealed_map.h"
 
 namespace mycroft {
 
@@ -25,11 +24,8 @@ class BoardMap {
   // seals, size, magic, tables), FailedPrecondition (another version).
   [[nodiscard]] static absl::StatusOr<BoardMap> Open(const std::string& path);
 
-  BoardMap(BoardMap&& other) noexcept;
-  BoardMap& operator=(BoardMap&& other) noexcept;
-  BoardMap(const BoardMap&) = delete;
-  BoardMap& operator=(const BoardMap&) = delete;
-  ~BoardMap();
+  BoardMap(BoardMap&&) = default;
+  BoardMap& operator=(BoardMap&&) = default;
 
   // A copy of the header as it is now. The tables in it are those checked at Open.
   mc_board_header Header() const;
@@ -63,11 +59,8 @@ class BoardMap {
 
  private:
   BoardMap() = default;
-  const std::byte* Line(const mc_board_table& table, uint64_t index) const;
 
-  std::string path_;
-  const std::byte* base_ = nullptr;
-  size_t bytes_ = 0;
+  SealedMap map_;
   mc_board_table comms_{}, threads_{}, ops_{}, flows_{};
 };
 

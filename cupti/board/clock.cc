@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cupti/nccl/clock.h"
+#include "cupti/board/clock.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include <cpuid.h>
 #endif
 
-namespace mycroft::nccl {
+namespace mycroft::board {
 
 ClockState g_clock;
 
@@ -88,4 +88,4 @@ uint64_t Reanchor(Anchor* anchor) { return anchor->ns = SystemClock(); }
 
 #endif
 
-}  // namespace mycroft::nccl
+}  // namespace mycroft::board

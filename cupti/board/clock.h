@@ -10,8 +10,8 @@
 // processes of a host stay comparable. Elsewhere: clock_gettime.
 //
 // Thread safety: an Anchor belongs to one thread; everything else is shared.
-#ifndef MYCROFT_CUPTI_NCCL_CLOCK_H_
-#define MYCROFT_CUPTI_NCCL_CLOCK_H_
+#ifndef MYCROFT_CUPTI_BOARD_CLOCK_H_
+#define MYCROFT_CUPTI_BOARD_CLOCK_H_
 
 #include <atomic>
 #include <cstdint>
@@ -19,7 +19,7 @@
 #include <x86intrin.h>
 #endif
 
-namespace mycroft::nccl {
+namespace mycroft::board {
 
 using ClockFn = uint64_t (*)();
 
@@ -60,6 +60,6 @@ inline uint64_t Now(Anchor* anchor) {
   return SystemClock();
 }
 
-}  // namespace mycroft::nccl
+}  // namespace mycroft::board
 
-#endif  // MYCROFT_CUPTI_NCCL_CLOCK_H_
+#endif  // MYCROFT_CUPTI_BOARD_CLOCK_H_

@@ -3,13 +3,13 @@
 // A fixed pool of indexes 0..N-1, taken and returned by any thread, wait-free: one
 // bit per index, the lowest free one is preferred so that the memory behind the
 // pool stays dense. All zero is the state "everything free".
-#ifndef MYCROFT_CUPTI_NCCL_POOL_H_
-#define MYCROFT_CUPTI_NCCL_POOL_H_
+#ifndef MYCROFT_CUPTI_BOARD_POOL_H_
+#define MYCROFT_CUPTI_BOARD_POOL_H_
 
 #include <atomic>
 #include <cstdint>
 
-namespace mycroft::nccl {
+namespace mycroft::board {
 
 constexpr uint32_t kNoIndex = UINT32_MAX;
 
@@ -47,6 +47,6 @@ class IndexPool {
   std::atomic<uint32_t> hint_;
 };
 
-}  // namespace mycroft::nccl
+}  // namespace mycroft::board
 
-#endif  // MYCROFT_CUPTI_NCCL_POOL_H_
+#endif  // MYCROFT_CUPTI_BOARD_POOL_H_
