@@ -66,6 +66,20 @@ TEST_F(Evidence, UnacknowledgedOverVerbsMayBeAnywhere) {
   ExpectUnknown({Component::kNic, Component::kFabric});
 }
 
+TEST_F(Evidence, SoItIsWhereTheQueuePairsAreNotSeen) {
+  for (int rank = 0; rank < 4; ++rank) {
+    const int next = (rank + 1) % 4;
+    for (int end : {rank, next}) {  // connected before the probes were there
+      hw().Qp(end, rank, next).remote_number = 0;
+      hw().Qp(end, rank, next).remote_gid.clear();
+    }
+  }
+  Warm();
+  LoseOnPath(1);
+  Wait(3'000);
+  ExpectUnknown({Component::kNic, Component::kFabric});
+}
+
 // ---- tomography over ports ------------------------------------------------------------------
 
 TEST_F(Evidence, SeveralSlowPathsOverWorkingPortsAreFabric) {

@@ -9,6 +9,7 @@
 
 #include "userspace/attribute/blame.h"
 #include "userspace/attribute/evidence.h"
+#include "userspace/attribute/facts.h"
 #include "userspace/attribute/wait_graph.h"
 #include "userspace/detect/cycle.h"
 #include "userspace/detect/mismatch.h"
@@ -484,6 +485,11 @@ class Pipeline::Impl {
           culprit = MakeCulprit(*worker, Component::kHost, 0.6);
           say("everybody waits for the proxy thread of " + NameOf(*worker));
           break;
+        case SinkKind::kProxyEnded:
+          culprit = MakeCulprit(*worker, Component::kUnknown, 0.4);
+          culprit.candidates = {Component::kNic, Component::kFabric, Component::kApp};
+          say("everybody waits for " + NameOf(*worker) + ", whose progress thread has ended");
+          break;
         case SinkKind::kNotEntered:
           culprit = MakeCulprit(*worker, Component::kHost, 0.8);
           say("everybody waits for " + NameOf(*worker) + ", which has not called the operation");
@@ -524,6 +530,7 @@ class Pipeline::Impl {
       out->culprits.push_back(std::move(culprit));
     }
     if (!dead_sink) ExplainPaths(paths, own, out, &suspects, say);
+    ExplainBroken(job, graph.sinks, out, &suspects, &phrases);
     if (hardware_.any() && (!suspects.empty() || !unseen.empty())) {
       EvidenceInput input;
       input.stuck = true;
@@ -568,6 +575,46 @@ class Pipeline::Impl {
     return !out->culprits.empty();
   }
 
+  // A connection that is broken comes before what the flows show: the progress thread that
+  // met the error has ended, and left its flows in whatever state they were.
+  void ExplainBroken(const std::vector<Worker*>& job, const std::vector<Sink>& sinks, Incident* out,
+                     std::vector<Suspect>* suspects, std::vector<std::string>* phrases) const {
+    if (!hardware_.any()) return;
+    for (const Sink& sink : sinks) {
+      // What is seen of the process itself explains its connections, too.
+      if (sink.kind == SinkKind::kHostStopped || sink.kind == SinkKind::kDead) return;
+    }
+    const std::vector<BrokenEdge> broken = BrokenEdges(hardware_, job);
+    if (broken.empty()) return;
+    for (size_t i = 0; i < suspects->size(); ++i) {
+      const Suspect& s = (*suspects)[i];
+      const bool path = s.shape == SuspectShape::kEdge || s.shape == SuspectShape::kNode;
+      const Component component = path ? Component::kNic : s.component;
+      if (component == Component::kUnknown) continue;
+      out->rejected.push_back(
+          {std::string(ToString(component)) + " of " + NameOf(*s.worker),
+           "what its flows show is the last that was seen of them: a connection had failed"});
+    }
+    suspects->clear();
+    out->culprits.clear();
+    out->evidence.clear();
+    phrases->clear();
+    for (const BrokenEdge& edge : broken) {
+      Culprit culprit = MakeCulprit(*edge.from, Component::kUnknown, 0.4);
+      culprit.candidates = {Component::kNic, Component::kFabric};
+      if (!edge.named) culprit.candidates.push_back(Component::kApp);
+      culprit.where = NameOf(*edge.from) + " to " + NameOf(*edge.to);
+      out->culprits.push_back(std::move(culprit));
+      suspects->push_back({SuspectShape::kEdge,
+                           edge.from,
+                           edge.to,
+                           {{edge.from, edge.to}},
+                           Component::kUnknown});
+      phrases->push_back("everybody waits for the broken connection from " + NameOf(*edge.from) +
+                         " to " + NameOf(*edge.to));
+    }
+  }
+
   static SuspectShape ShapeOf(SinkKind kind) {
     switch (kind) {
       case SinkKind::kGpu:
@@ -579,6 +626,7 @@ class Pipeline::Impl {
       case SinkKind::kHostStopped:
       case SinkKind::kHostStarved:
       case SinkKind::kHostProxy:
+      case SinkKind::kProxyEnded:
         return SuspectShape::kHost;
       case SinkKind::kNotEntered:
         return SuspectShape::kAbsent;

@@ -125,12 +125,24 @@ class Builder {
     return false;
   }
 
+  // A worker with operations in flight and nobody left to move them.
+  bool EndedSink(const Worker& worker, const Comm* comm, Sink* sink) const {
+    if (!worker.alive() || worker.HeadOp() == nullptr || !ProgressEnded(worker)) return false;
+    sink->kind = SinkKind::kProxyEnded;
+    sink->worker = &worker;
+    sink->comm = comm;
+    sink->why =
+        "its progress thread has ended, as after a failed request; what its flows show is their "
+        "last state";
+    return true;
+  }
+
   void AddPath(Node& node, const Worker* from, const Worker* to, const Comm* comm,
                const FlowSample& at, uint64_t since, bool nothing_in_flight, std::string why) {
     // Either end may be unable to move for a reason of its own.
     for (const Worker* end : {to, from}) {
       Sink host;
-      if (HostSink(*end, comm, &host)) {
+      if (HostSink(*end, comm, &host) || EndedSink(*end, comm, &host)) {
         if (end == node.worker) {
           node.sinks.push_back(host);
         } else {
@@ -183,7 +195,7 @@ class Builder {
     const Op& op = *node.head;
     const Comm& comm = *op.member->comm;
     Sink host;
-    if (HostSink(worker, &comm, &host)) {
+    if (HostSink(worker, &comm, &host) || EndedSink(worker, &comm, &host)) {
       node.sinks.push_back(host);
       return;
     }
@@ -498,6 +510,17 @@ WaitGraph BuildWaitGraph(const JobModel& model, const std::vector<Worker*>& job,
 
 bool IsStopped(const Worker& worker) {
   return worker.host_now && (worker.host_now->state == 'T' || worker.host_now->state == 't');
+}
+
+bool ProgressEnded(const Worker& worker) {
+  if (!worker.host_now) return false;
+  bool ended = false;
+  for (const ThreadSample& thread : worker.host_now->threads) {
+    if ((thread.roles & MC_THREAD_PROGRESS) == 0) continue;
+    if (thread.state != 'X') return false;
+    ended = true;
+  }
+  return ended;
 }
 
 double CpuStarvation(const Worker& worker, std::string* text, double* turn_ns) {

@@ -27,6 +27,7 @@ enum class SinkKind : uint8_t {
   kHostStopped,  // the process is stopped
   kHostStarved,  // its threads want a CPU and do not get one
   kHostProxy,    // the proxy thread does not take up an operation
+  kProxyEnded,   // its progress threads have ended, as after a failed request
   kNotEntered,   // has nothing in flight; others wait for it to enter
   kDead,         // the process is gone, its communicators were not finalized
   kLeft,         // it finalized its communicators and is gone, others still wait
@@ -66,6 +67,9 @@ WaitGraph BuildWaitGraph(const JobModel& model, const std::vector<Worker*>& job,
 
 // What the host samples say; false without samples.
 bool IsStopped(const Worker& worker);
+// All its progress threads are gone and the process lives: its flows will never move, and
+// show what they did when the thread ended. False without samples.
+bool ProgressEnded(const Worker& worker);
 // Share of the wanted CPU time that a thread of this worker did not get, over the
 // last two host samples; 0 without samples. `text` gets the figures, `turn_ns` the mean
 // wait of that thread until it got a CPU (0: not known, or its cgroup was throttled).
