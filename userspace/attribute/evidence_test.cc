@@ -80,6 +80,20 @@ TEST_F(Evidence, SoItIsWhereTheQueuePairsAreNotSeen) {
   ExpectUnknown({Component::kNic, Component::kFabric});
 }
 
+// The last samples of /proc are of the time before it stood still.
+TEST_F(Evidence, StarvedBeforeItStoodStillIsNotTheHost) {
+  Warm();
+  Enter();
+  job().Ring(1, MC_FLOW_SEND_NET, MC_FLOW_RECV_REMOTE);
+  for (int i = 0; i < 30; ++i) {
+    for (ThreadSample& thread : job().Host(1).threads) thread.runq_wait_ns += 70'000'000;
+    hw().Delay(1, true).off_cpu_ns += 90'000'000;
+    Wait(100);
+  }
+  ExpectUnknown({Component::kNic, Component::kFabric});
+  ExpectNoEvidence("waited for a CPU");
+}
+
 // ---- tomography over ports ------------------------------------------------------------------
 
 TEST_F(Evidence, SeveralSlowPathsOverWorkingPortsAreFabric) {

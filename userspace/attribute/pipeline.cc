@@ -425,7 +425,9 @@ class Pipeline::Impl {
 
   // Fills kind, culprits, victims, chain, evidence. False: no culprit.
   bool Explain(const std::vector<Worker*>& job, uint64_t since, bool died, Incident* out) {
-    WaitGraph graph = BuildWaitGraph(model_, job, died ? kDeadNs / 2 : kSecond / 2);
+    const WorkerSet not_starved = NotStarved(job);
+    WaitGraph graph =
+        BuildWaitGraph(model_, job, died ? kDeadNs / 2 : kSecond / 2, not_starved);
     out->kind = IncidentKind::kStuck;
     // Everything stopped when the last thing moved.
     uint64_t last_moved = since;
@@ -453,8 +455,11 @@ class Pipeline::Impl {
         own[sink.worker].push_back(&sink);
       }
     }
-    bool dead_sink = false;
-    for (const auto& [worker, sinks] : own) dead_sink |= sinks[0]->kind == SinkKind::kDead;
+    bool dead_sink = false, ended_sink = false;
+    for (const auto& [worker, sinks] : own) {
+      dead_sink |= sinks[0]->kind == SinkKind::kDead;
+      ended_sink |= sinks[0]->kind == SinkKind::kProxyEnded;
+    }
     size_t absent = 0, dead = 0;
     std::vector<std::string> phrases;  // of the summary; as many as culprits, until hardware judged
     auto say = [&](const std::string& text) { phrases.push_back(text); };
@@ -462,6 +467,8 @@ class Pipeline::Impl {
     for (const auto& [worker, sinks] : own) {
       // A peer that is gone explains what its neighbours show.
       if (dead_sink && sinks[0]->kind != SinkKind::kDead) continue;
+      // Who gets too little CPU goes on; who has lost its progress thread does not.
+      if (ended_sink && sinks[0]->kind == SinkKind::kHostStarved) continue;
       const Sink& sink = *sinks[0];
       Culprit culprit;
       switch (sink.kind) {
@@ -573,6 +580,28 @@ class Pipeline::Impl {
     }
     DropGuesses(job, &out->culprits);
     return !out->culprits.empty();
+  }
+
+  // Workers whose threads had a CPU since they stand still, by the probes of the scheduler.
+  WorkerSet NotStarved(const std::vector<Worker*>& job) const {
+    constexpr uint64_t kLeastNs = 7 * kSecond / 10;
+    WorkerSet well;
+    if (!hardware_.any()) return well;
+    for (const Worker* worker : job) {
+      const ProcessState* process = hardware_.FindProcess(worker->host, worker->key);
+      const Op* head = Live(*worker) ? worker->HeadOp() : nullptr;
+      if (process == nullptr || head == nullptr || process->delays.empty()) continue;
+      const uint64_t moved = LastMovement(*worker, *head);
+      if (process->seen_ns < moved + kLeastNs) continue;
+      const double elapsed = static_cast<double>(process->seen_ns - moved);
+      bool starved = false;
+      for (const auto& [tid, thread] : process->delays) {
+        const auto waited = thread.runq_ns.Increase(moved, process->seen_ns);
+        starved |= static_cast<double>(waited.value_or(0)) >= 0.5 * elapsed;
+      }
+      if (!starved) well.insert(worker);
+    }
+    return well;
   }
 
   // A connection that is broken comes before what the flows show: the progress thread that

@@ -46,8 +46,9 @@ std::string Counts(const FlowSample& flow) {
 
 class Builder {
  public:
-  Builder(const JobModel& model, const std::vector<Worker*>& job, uint64_t still_ns)
-      : model_(model), job_(job), still_ns_(still_ns) {}
+  Builder(const JobModel& model, const std::vector<Worker*>& job, uint64_t still_ns,
+          const WorkerSet& not_starved)
+      : model_(model), job_(job), still_ns_(still_ns), not_starved_(not_starved) {}
 
   WaitGraph Build() {
     for (const Worker* worker : job_) {
@@ -117,7 +118,7 @@ class Builder {
       return true;
     }
     std::string figures;
-    if (CpuStarvation(worker, &figures) >= 0.5) {
+    if (not_starved_.count(&worker) == 0 && CpuStarvation(worker, &figures) >= 0.5) {
       sink->kind = SinkKind::kHostStarved;
       sink->why = figures;
       return true;
@@ -498,14 +499,15 @@ class Builder {
   const JobModel& model_;
   const std::vector<Worker*>& job_;
   uint64_t still_ns_;
+  const WorkerSet& not_starved_;
   WorkerMap<Node> nodes_;
 };
 
 }  // namespace
 
-WaitGraph BuildWaitGraph(const JobModel& model, const std::vector<Worker*>& job,
-                         uint64_t still_ns) {
-  return Builder(model, job, still_ns).Build();
+WaitGraph BuildWaitGraph(const JobModel& model, const std::vector<Worker*>& job, uint64_t still_ns,
+                         const WorkerSet& not_starved) {
+  return Builder(model, job, still_ns, not_starved).Build();
 }
 
 bool IsStopped(const Worker& worker) {

@@ -63,7 +63,10 @@ struct WaitGraph {
 };
 
 // Workers whose head operation has not moved for `still_ns` are the ones that wait.
-WaitGraph BuildWaitGraph(const JobModel& model, const std::vector<Worker*>& job, uint64_t still_ns);
+// `not_starved`: of whom it is known that they had a CPU since then; the last two samples of
+// /proc may be of a time when they still moved.
+WaitGraph BuildWaitGraph(const JobModel& model, const std::vector<Worker*>& job, uint64_t still_ns,
+                         const WorkerSet& not_starved = {});
 
 // What the host samples say; false without samples.
 bool IsStopped(const Worker& worker);
