@@ -9,6 +9,7 @@
 #include <set>
 
 #include "userspace/base/units.h"
+#include "userspace/decode/async_kernel_probes.h"
 #include "userspace/decode/bpf_kernel_probes.h"
 #include "userspace/report/text.h"
 #include "userspace/report/top/rows.h"
@@ -68,7 +69,8 @@ absl::StatusOr<std::unique_ptr<KernelProbes>> OpenProbes(const Options& options)
   if (!options.probes) return std::unique_ptr<KernelProbes>();
   absl::StatusOr<std::unique_ptr<BpfKernelProbes>> probes = BpfKernelProbes::Create({});
   if (!probes.ok()) return probes.status();
-  return std::unique_ptr<KernelProbes>(*std::move(probes));
+  return std::unique_ptr<KernelProbes>(
+      std::make_unique<AsyncKernelProbes>(*std::move(probes)));
 }
 
 void ArmSuspected(Pipeline& pipeline, const std::string& host, LiveSource& source) {

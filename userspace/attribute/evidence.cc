@@ -429,8 +429,12 @@ class Judge {
       }
       for (size_t k = 0; k < i && opinion.changed; ++k) {
         const Opinion& before = result_.opinions[k];
-        const bool same = before.changed && !before.after_effect &&
-                          before.worker == opinion.worker &&
+        // Or another process of the same host that uses the same port.
+        const bool place =
+            before.worker == opinion.worker ||
+            (before.worker != nullptr && opinion.worker != nullptr && !opinion.where.empty() &&
+             before.worker->host == opinion.worker->host);
+        const bool same = before.changed && !before.after_effect && place &&
                           before.component == opinion.component && before.where == opinion.where;
         opinion.after_effect |= same;
       }

@@ -768,6 +768,7 @@ class Finder {
                        downs.first != 0 ? downs.first : downs.down_since);
       fact.device = PortName(port);
       fact.what = "port " + PortName(port) + " is " + port.now.state;
+      fact.disabled = port.now.phys_state == "Disabled";
       fact.text = "port " + PortName(port) + " of " + NameOf(worker) + " is " + port.now.state +
                   (port.now.phys_state.empty() ? "" : " (" + port.now.phys_state + ")") +
                   ", since " + Ago(fact.since_ns, onset());
@@ -1175,7 +1176,7 @@ class Finder {
         const Port* port = which == nullptr ? nullptr
                                             : hw_.FindPort(worker->host, which->now.device,
                                                            which->now.port);
-        if (port == nullptr || !CountsExceeded(*port)) return;
+        if (port == nullptr || !CountsExceeded(*port) || !IsActive(port->now.state)) return;
         const Rise exceeded = ExceededRise(*port);
         if (exceeded.by == 0) continue;
         fact.text += "; port " + PortName(*port) + " counts " + exceeded.names;
@@ -1471,12 +1472,15 @@ bool Explains(const Fact& cause, const Fact& effect) {
       return (same_worker && is(effect.kind, {K::kAerUncorrectable, K::kAerCorrectable,
                                               K::kLinkDegraded, K::kDmaFault, K::kBlocked})) ||
              (touches && is(effect.kind,
-                            {K::kPortDown, K::kPortFlap, K::kPhysicalErrors, K::kRetryExceeded,
+                            {K::kQpBroken, K::kPortDown, K::kPortFlap, K::kPhysicalErrors, K::kRetryExceeded,
                              K::kPacketLoss, K::kPeerQpGone, K::kQpStalled, K::kReceiverNotReady}));
     case K::kPortDown:
+      // A port without a partner polls for one; one that is switched off does not.
+      if (cause.disabled && effect.kind == K::kPortDown && !effect.disabled) return true;
+      [[fallthrough]];
     case K::kPortFlap:
       return touches &&
-             is(effect.kind, {K::kPhysicalErrors, K::kRetryExceeded, K::kPacketLoss, K::kCongestion,
+             is(effect.kind, {K::kQpBroken, K::kPhysicalErrors, K::kRetryExceeded, K::kPacketLoss, K::kCongestion,
                               K::kPauses, K::kQpStalled, K::kPeerQpGone, K::kReceiverNotReady});
     case K::kPhysicalErrors:
       return touches && cause.weight >= Weight::kStrong &&

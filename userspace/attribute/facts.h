@@ -67,6 +67,7 @@ struct Fact {
   std::string what;                // a few words for the summary
   std::string text;                // a sentence with figures
   std::string refused;             // given: why it is no cause here
+  bool disabled = false;           // kPortDown: by its own end, not for want of the other
   bool refused_request = false;    // kQpBroken: by the other end, not for want of an answer
 };
 

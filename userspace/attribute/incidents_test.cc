@@ -278,6 +278,20 @@ TEST_F(NicFlap, OfBothEndsDoesNotSayWhich) {
   ExpectUnknown({Component::kNic, Component::kFabric});
 }
 
+// The other end polls for a partner.
+TEST_F(NicFlap, OfBothEndsTheOneThatIsSwitchedOff) {
+  Warm();
+  for (int rank : {1, 2}) {
+    hw().Port(rank).state = "DOWN";
+    hw().Port(rank).phys_state = rank == 2 ? "Disabled" : "Polling";
+    ++hw().Port(rank).counters["link_downed"];
+  }
+  LoseOnPath(1);
+  Wait(3'000);
+  ExpectCulprit(2, Component::kNic);
+  ExpectEvidence("is DOWN (Disabled)");
+}
+
 // ---- nic-gid ----------------------------------------------------------------------------
 
 class NicGid : public HardwareWorld {
