@@ -69,8 +69,7 @@ absl::StatusOr<std::unique_ptr<KernelProbes>> OpenProbes(const Options& options)
   if (!options.probes) return std::unique_ptr<KernelProbes>();
   absl::StatusOr<std::unique_ptr<BpfKernelProbes>> probes = BpfKernelProbes::Create({});
   if (!probes.ok()) return probes.status();
-  return std::unique_ptr<KernelProbes>(
-      std::make_unique<AsyncKernelProbes>(*std::move(probes)));
+  return std::unique_ptr<KernelProbes>(std::make_unique<AsyncKernelProbes>(*std::move(probes)));
 }
 
 void ArmSuspected(Pipeline& pipeline, const std::string& host, LiveSource& source) {

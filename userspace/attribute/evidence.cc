@@ -196,9 +196,9 @@ class Judge {
                                                    NameOf(*suspect.other)
                                              : NameOf(*suspect.worker)) +
                    (std::all_of(roots.begin(), roots.end(),
-                            [&](size_t i) { return facts_[i].refused_request; })
-                    ? " (one end refused a request)"
-                    : " (the evidence does not agree)");
+                                [&](size_t i) { return facts_[i].refused_request; })
+                        ? " (one end refused a request)"
+                        : " (the evidence does not agree)");
     return opinion;
   }
 
@@ -430,10 +430,9 @@ class Judge {
       for (size_t k = 0; k < i && opinion.changed; ++k) {
         const Opinion& before = result_.opinions[k];
         // Or another process of the same host that uses the same port.
-        const bool place =
-            before.worker == opinion.worker ||
-            (before.worker != nullptr && opinion.worker != nullptr && !opinion.where.empty() &&
-             before.worker->host == opinion.worker->host);
+        const bool place = before.worker == opinion.worker ||
+                           (before.worker != nullptr && opinion.worker != nullptr &&
+                            !opinion.where.empty() && before.worker->host == opinion.worker->host);
         const bool same = before.changed && !before.after_effect && place &&
                           before.component == opinion.component && before.where == opinion.where;
         opinion.after_effect |= same;

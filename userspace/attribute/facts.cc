@@ -1147,12 +1147,12 @@ class Finder {
     fact.device = wrong.now.device;
     fact.what = Text("path MTU of %u bytes, its peer's is %u", wrong.now.path_mtu,
                      (here ? *end.qp : qp).now.path_mtu);
-    fact.text = Text("queue pair %u of %.40s (%s) has a path MTU of %u bytes, its peer %u of %.40s "
-                     "(%s) one of %u, as most of the job",
-                     wrong.now.number, wrong.now.device.c_str(), NameOf(odd).c_str(),
-                     wrong.now.path_mtu, (here ? *end.qp : qp).now.number,
-                     (here ? *end.qp : qp).now.device.c_str(), NameOf(*fact.other).c_str(),
-                     (here ? *end.qp : qp).now.path_mtu);
+    fact.text = Text(
+        "queue pair %u of %.40s (%s) has a path MTU of %u bytes, its peer %u of %.40s "
+        "(%s) one of %u, as most of the job",
+        wrong.now.number, wrong.now.device.c_str(), NameOf(odd).c_str(), wrong.now.path_mtu,
+        (here ? *end.qp : qp).now.number, (here ? *end.qp : qp).now.device.c_str(),
+        NameOf(*fact.other).c_str(), (here ? *end.qp : qp).now.path_mtu);
   }
 
   void Completion(const Worker& from, const Worker& to, const Qp& qp,
@@ -1169,13 +1169,13 @@ class Finder {
       fact.other = &to;
       fact.device = qp.now.device;
       fact.what = Text("queue pair %u is in the error state", qp.now.number);
-      fact.text = name + " is in the error state, " + Ago(at, onset()) +
-                  "; with which status was not seen";
+      fact.text =
+          name + " is in the error state, " + Ago(at, onset()) + "; with which status was not seen";
       // Timeouts are counted; what the other end refuses is not.
       for (const auto& [worker, which] : {std::pair{&from, &qp}, std::pair{&to, end.qp}}) {
-        const Port* port = which == nullptr ? nullptr
-                                            : hw_.FindPort(worker->host, which->now.device,
-                                                           which->now.port);
+        const Port* port = which == nullptr
+                               ? nullptr
+                               : hw_.FindPort(worker->host, which->now.device, which->now.port);
         if (port == nullptr || !CountsExceeded(*port) || !IsActive(port->now.state)) return;
         const Rise exceeded = ExceededRise(*port);
         if (exceeded.by == 0) continue;
@@ -1471,17 +1471,17 @@ bool Explains(const Fact& cause, const Fact& effect) {
     case K::kNicGone:
       return (same_worker && is(effect.kind, {K::kAerUncorrectable, K::kAerCorrectable,
                                               K::kLinkDegraded, K::kDmaFault, K::kBlocked})) ||
-             (touches && is(effect.kind,
-                            {K::kQpBroken, K::kPortDown, K::kPortFlap, K::kPhysicalErrors, K::kRetryExceeded,
-                             K::kPacketLoss, K::kPeerQpGone, K::kQpStalled, K::kReceiverNotReady}));
+             (touches && is(effect.kind, {K::kQpBroken, K::kPortDown, K::kPortFlap,
+                                          K::kPhysicalErrors, K::kRetryExceeded, K::kPacketLoss,
+                                          K::kPeerQpGone, K::kQpStalled, K::kReceiverNotReady}));
     case K::kPortDown:
       // A port without a partner polls for one; one that is switched off does not.
       if (cause.disabled && effect.kind == K::kPortDown && !effect.disabled) return true;
       [[fallthrough]];
     case K::kPortFlap:
-      return touches &&
-             is(effect.kind, {K::kQpBroken, K::kPhysicalErrors, K::kRetryExceeded, K::kPacketLoss, K::kCongestion,
-                              K::kPauses, K::kQpStalled, K::kPeerQpGone, K::kReceiverNotReady});
+      return touches && is(effect.kind, {K::kQpBroken, K::kPhysicalErrors, K::kRetryExceeded,
+                                         K::kPacketLoss, K::kCongestion, K::kPauses, K::kQpStalled,
+                                         K::kPeerQpGone, K::kReceiverNotReady});
     case K::kPhysicalErrors:
       return touches && cause.weight >= Weight::kStrong &&
              is(effect.kind, {K::kRetryExceeded, K::kPacketLoss, K::kCongestion, K::kQpStalled});
@@ -1508,9 +1508,8 @@ bool Explains(const Fact& cause, const Fact& effect) {
     case K::kAerUncorrectable:
       return same_worker && is(effect.kind, {K::kAerCorrectable, K::kLinkDegraded, K::kDmaFault});
     case K::kReceiverNotReady:
-      return touches &&
-             is(effect.kind,
-                {K::kPacketLoss, K::kQpStalled, K::kRetryExceeded, K::kPauses, K::kQpBroken});
+      return touches && is(effect.kind, {K::kPacketLoss, K::kQpStalled, K::kRetryExceeded,
+                                         K::kPauses, K::kQpBroken});
     case K::kBadRequest:
       return touches &&
              is(effect.kind, {K::kQpStalled, K::kPeerQpGone, K::kPacketLoss, K::kQpBroken});

@@ -426,8 +426,7 @@ class Pipeline::Impl {
   // Fills kind, culprits, victims, chain, evidence. False: no culprit.
   bool Explain(const std::vector<Worker*>& job, uint64_t since, bool died, Incident* out) {
     const WorkerSet not_starved = NotStarved(job);
-    WaitGraph graph =
-        BuildWaitGraph(model_, job, died ? kDeadNs / 2 : kSecond / 2, not_starved);
+    WaitGraph graph = BuildWaitGraph(model_, job, died ? kDeadNs / 2 : kSecond / 2, not_starved);
     out->kind = IncidentKind::kStuck;
     // Everything stopped when the last thing moved.
     uint64_t last_moved = since;
@@ -634,11 +633,8 @@ class Pipeline::Impl {
       if (!edge.named) culprit.candidates.push_back(Component::kApp);
       culprit.where = NameOf(*edge.from) + " to " + NameOf(*edge.to);
       out->culprits.push_back(std::move(culprit));
-      suspects->push_back({SuspectShape::kEdge,
-                           edge.from,
-                           edge.to,
-                           {{edge.from, edge.to}},
-                           Component::kUnknown});
+      suspects->push_back(
+          {SuspectShape::kEdge, edge.from, edge.to, {{edge.from, edge.to}}, Component::kUnknown});
       phrases->push_back("everybody waits for the broken connection from " + NameOf(*edge.from) +
                          " to " + NameOf(*edge.to));
     }

@@ -56,10 +56,10 @@ class BpfKernelProbes final : public KernelProbes {
   VerbsProbes verbs_;
   HostProbes host_;
   PcieProbes pcie_;
-  std::map<uint32_t, ProcessKey> watched_;             // by pid
-  std::map<uint32_t, std::vector<uint32_t>> threads_;  // by pid
-  std::map<uint32_t, ProcessKey> gone_;                // of the last Watch, for last rows
-  std::set<uint32_t> armed_;                           // pids
+  std::map<uint32_t, ProcessKey> watched_;                    // by pid
+  std::map<uint32_t, std::vector<uint32_t>> threads_;         // by pid
+  std::map<uint32_t, ProcessKey> gone_;                       // of the last Watch, for last rows
+  std::set<uint32_t> armed_;                                  // pids
   using QpKey = std::tuple<std::string, uint32_t, uint64_t>;  // device, number, created
   struct KernelQp {
     uint32_t port = 0, remote_number = 0;

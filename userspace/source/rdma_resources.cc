@@ -72,8 +72,7 @@ class Socket {
     static_assert(sizeof(request) == sizeof(nlmsghdr) + 8);
     request.header.nlmsg_len =
         static_cast<uint32_t>(device ? sizeof(request) : sizeof(request.header));
-    request.header.nlmsg_type =
-        static_cast<uint16_t>(RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, command));
+    request.header.nlmsg_type = static_cast<uint16_t>(RDMA_NL_GET_TYPE(RDMA_NL_NLDEV, command));
     request.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
     request.header.nlmsg_seq = ++sequence_;
     request.attribute = {8, RDMA_NLDEV_ATTR_DEV_INDEX};

@@ -19,7 +19,7 @@ namespace mycroft {
 
 struct RdmaQueuePair {
   std::string device;
-  uint32_t port = 0;           // 0: not told
+  uint32_t port = 0;  // 0: not told
   uint32_t number = 0;
   uint32_t remote_number = 0;  // 0: not connected, or not told
   uint32_t state = 7;          // enum ibv_qp_state; 7: not told

@@ -40,14 +40,12 @@ std::vector<RdmaQueuePair> Parse(const std::string& attributes) {
 }
 
 std::string Answer() {
-  const std::string first = Number(RDMA_NLDEV_ATTR_PORT_INDEX, 1) +
-                            Number(RDMA_NLDEV_ATTR_RES_LQPN, 17) +
-                            Number(RDMA_NLDEV_ATTR_RES_RQPN, 23) +
-                            Byte(RDMA_NLDEV_ATTR_RES_TYPE, 2) +
-                            Byte(RDMA_NLDEV_ATTR_RES_STATE, 6) +
-                            Number(RDMA_NLDEV_ATTR_RES_PID, 4711);
-  const std::string second = Number(RDMA_NLDEV_ATTR_RES_LQPN, 1) +
-                             Byte(RDMA_NLDEV_ATTR_RES_STATE, 3);
+  const std::string first =
+      Number(RDMA_NLDEV_ATTR_PORT_INDEX, 1) + Number(RDMA_NLDEV_ATTR_RES_LQPN, 17) +
+      Number(RDMA_NLDEV_ATTR_RES_RQPN, 23) + Byte(RDMA_NLDEV_ATTR_RES_TYPE, 2) +
+      Byte(RDMA_NLDEV_ATTR_RES_STATE, 6) + Number(RDMA_NLDEV_ATTR_RES_PID, 4711);
+  const std::string second =
+      Number(RDMA_NLDEV_ATTR_RES_LQPN, 1) + Byte(RDMA_NLDEV_ATTR_RES_STATE, 3);
   return Number(RDMA_NLDEV_ATTR_DEV_INDEX, 0) +
          Attribute(RDMA_NLDEV_ATTR_DEV_NAME, std::string("rxeA\0", 5)) +
          Attribute(RDMA_NLDEV_ATTR_RES_QP | NLA_F_NESTED,
@@ -56,12 +54,8 @@ std::string Answer() {
 }
 
 TEST(RdmaResources, QueuePairsOfAnAnswer) {
-  const RdmaQueuePair first{.device = "rxeA",
-                            .port = 1,
-                            .number = 17,
-                            .remote_number = 23,
-                            .state = 6,
-                            .pid = 4711};
+  const RdmaQueuePair first{
+      .device = "rxeA", .port = 1, .number = 17, .remote_number = 23, .state = 6, .pid = 4711};
   const RdmaQueuePair second{.device = "rxeA", .number = 1, .state = 3};
   EXPECT_THAT(Parse(Answer()), ElementsAre(first, second));
 }

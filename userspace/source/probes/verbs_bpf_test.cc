@@ -504,7 +504,7 @@ TEST_F(VerbsBpfTest, ReceiveQueueWhileArmed) {
   VerbsQp qp = OneQp(app.pid());
   EXPECT_EQ(qp.receives, 8u);
   EXPECT_EQ(qp.receive_completions, 7u);
-  EXPECT_EQ(qp.completions, 0u);  // of the send queue
+  EXPECT_EQ(qp.completions, 0u);     // of the send queue
   app.Must("post 0 2 1 1 1 4 777");  // more than were posted since
   EXPECT_EQ(app.Do("poll 0 8"), "4");
   EXPECT_EQ(OneQp(app.pid()).receive_completions, 8u);
