@@ -139,7 +139,12 @@ struct mc_qp_row {
 	uint64_t post_failures;
 	uint64_t last_post_ns;
 	uint64_t last_receive_ns;
-	uint64_t completions; /* while armed */
+	uint64_t completions; /* while armed: of the send queue, and all that failed */
+	/*
+	 * While armed: receives - this are in the receive queue at least (those that were in
+	 * it before are not known). Else the same as `receives`.
+	 */
+	uint64_t receive_completions;
 	uint64_t failed_completions;
 	uint64_t last_completion_ns;
 	uint64_t latency_count; /* completions whose post was seen */
@@ -258,10 +263,10 @@ MC_ASSERT_RECORD(mc_event, 24);
 MC_ASSERT_RECORD(mc_verbs_key, 16);
 MC_ASSERT_RECORD(mc_verbs_context, 72);
 MC_ASSERT_RECORD(mc_qp_key, 16);
-MC_ASSERT_RECORD(mc_qp_row, 288);
+MC_ASSERT_RECORD(mc_qp_row, 296);
 MC_ASSERT_RECORD(mc_mr_row, 136);
 MC_ASSERT_RECORD(mc_event_verbs_context, 128);
-MC_ASSERT_RECORD(mc_event_verbs_qp_gone, 328);
+MC_ASSERT_RECORD(mc_event_verbs_qp_gone, 336);
 MC_ASSERT_RECORD(mc_event_verbs_qp_error, 120);
 MC_ASSERT_RECORD(mc_event_verbs_mr_failure, 120);
 MC_ASSERT_RECORD(mc_event_verbs_async, 112);

@@ -266,6 +266,13 @@ int BPF_KRETPROBE(verbs_open_return, uint64_t context)
 
 /* ---- posts ------------------------------------------------------------------------ */
 
+static __always_inline bool completions_armed(uint32_t pid)
+{
+	uint32_t first = 0, *armed = bpf_map_lookup_elem(&mc_completions, &first);
+
+	return armed && *armed && mc_armed(MC_PROBE_VERBS_COMPLETIONS, pid);
+}
+
 struct walk {
 	uint64_t wr;	/* next request */
 	uint64_t sg;	/* next gather entry of the current one */
@@ -371,7 +378,6 @@ int BPF_KPROBE(verbs_post_send, uint64_t qp_address, uint64_t wr)
 	struct mc_ids ids = mc_current_ids();
 	struct mc_qp_row *row;
 	struct walk w = {.wr = wr};
-	uint32_t first = 0, *armed;
 	struct qp qp;
 
 	mc_hit(MC_PROBE_VERBS_POST_SEND);
@@ -380,8 +386,7 @@ int BPF_KPROBE(verbs_post_send, uint64_t qp_address, uint64_t wr)
 	row = row_of(MC_PROBE_VERBS_POST_SEND, &qp);
 	if (!row)
 		return 0;
-	armed = bpf_map_lookup_elem(&mc_completions, &first);
-	if (armed && *armed && mc_armed(MC_PROBE_VERBS_COMPLETIONS, ids.pid)) {
+	if (completions_armed(ids.pid)) {
 		w.armed = 1;
 		w.post.context = qp.key.context;
 		w.post.pid = ids.pid;
@@ -450,6 +455,8 @@ int BPF_KPROBE(verbs_post_recv, uint64_t qp_address, uint64_t wr)
 		__sync_fetch_and_add(&row->truncated_posts, 1);
 	__sync_fetch_and_add(&row->receives, w.count);
 	row->last_receive_ns = bpf_ktime_get_ns();
+	if (!completions_armed(ids.pid))
+		row->receive_completions = row->receives;
 	return 0;
 }
 
@@ -837,6 +844,13 @@ static long wc_step(uint32_t i, void *data)
 		return 0;
 	}
 	row->flags |= MC_QP_COMPLETIONS_SEEN;
+	/* The operation is given with success only. */
+	if (wc.status == MC_IBV_WC_SUCCESS && wc.opcode & MC_IBV_WC_RECV) {
+		/* One that was posted before is not among them. */
+		if (row->receive_completions < row->receives)
+			__sync_fetch_and_add(&row->receive_completions, 1);
+		return 0;
+	}
 	row->last_completion_ns = w->now;
 	__sync_fetch_and_add(&row->completions, 1);
 	if (wc.status != MC_IBV_WC_SUCCESS) {
@@ -855,8 +869,6 @@ static long wc_step(uint32_t i, void *data)
 		}
 		return 0;
 	}
-	if (wc.opcode & MC_IBV_WC_RECV)
-		return 0;
 	struct post_key post = {.context = w->context, .wr_id = wc.wr_id, .pid = w->pid,
 				.number = wc.number};
 	uint64_t *posted = bpf_map_lookup_elem(&mc_posts, &post);

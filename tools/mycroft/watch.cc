@@ -10,6 +10,7 @@
 
 #include "userspace/base/log.h"
 #include "userspace/base/units.h"
+#include "userspace/decode/async_kernel_probes.h"
 #include "userspace/decode/bpf_kernel_probes.h"
 #include "userspace/model/devices.h"
 #include "userspace/report/text.h"
@@ -82,7 +83,7 @@ absl::StatusOr<std::unique_ptr<KernelProbes>> OpenProbes(bool strict) {
   if (strict && !missing.empty()) {
     return absl::FailedPreconditionError("--strict: not every probe could be attached:" + missing);
   }
-  return std::unique_ptr<KernelProbes>(*std::move(probes));
+  return std::unique_ptr<KernelProbes>(std::make_unique<AsyncKernelProbes>(*std::move(probes)));
 }
 
 // Files of other users, among them the folder of a recording, are still written.

@@ -180,6 +180,10 @@ class Judge {
     std::set<Component> candidates;
     for (size_t i : roots) {
       if (facts_[i].component != Component::kUnknown) candidates.insert(facts_[i].component);
+      if (facts_[i].kind == FactKind::kBadRequest && facts_[i].component == Component::kUnknown) {
+        candidates.insert({Component::kApp, Component::kNic});
+      }
+      if (facts_[i].refused_request) candidates.insert({Component::kApp, Component::kNic});
       if (facts_[i].kind == FactKind::kPauses) {
         candidates.insert({Component::kNic, Component::kPcie, Component::kHost});
       }
@@ -194,7 +198,10 @@ class Judge {
     opinion.what = (suspect.other != nullptr ? "the path from " + NameOf(*suspect.worker) + " to " +
                                                    NameOf(*suspect.other)
                                              : NameOf(*suspect.worker)) +
-                   " (the evidence does not agree)";
+                   (std::all_of(roots.begin(), roots.end(),
+                                [&](size_t i) { return facts_[i].refused_request; })
+                        ? " (one end refused a request)"
+                        : " (the evidence does not agree)");
     return opinion;
   }
 
@@ -206,13 +213,22 @@ class Judge {
     Opinion opinion;
     if (suspect.shape != SuspectShape::kEdge || suspect.component != Component::kNic)
       return opinion;
-    if (QpsOfEdge(hw_, *suspect.worker, *suspect.other).empty()) return opinion;
+    // Its queue pairs may not be seen yet, or at all; that it uses RDMA is.
+    if (QpsOfEdge(hw_, *suspect.worker, *suspect.other).empty() &&
+        (!OpensRdma(*suspect.worker) || !OpensRdma(*suspect.other))) {
+      return opinion;
+    }
     opinion.changed = true;
     opinion.worker = suspect.worker;
     opinion.candidates = {Component::kNic, Component::kFabric};
     opinion.confidence = 0.4;
     opinion.what = "the path from " + NameOf(*suspect.worker) + " to " + NameOf(*suspect.other);
     return opinion;
+  }
+
+  bool OpensRdma(const Worker& worker) const {
+    const ProcessState* process = hw_.FindProcess(worker.host, worker.key);
+    return process != nullptr && !process->now.rdma_devices.empty();
   }
 
   // ---- tomography --------------------------------------------------------------------
@@ -416,8 +432,11 @@ class Judge {
       }
       for (size_t k = 0; k < i && opinion.changed; ++k) {
         const Opinion& before = result_.opinions[k];
-        const bool same = before.changed && !before.after_effect &&
-                          before.worker == opinion.worker &&
+        // Or another process of the same host that uses the same port.
+        const bool place = before.worker == opinion.worker ||
+                           (before.worker != nullptr && opinion.worker != nullptr &&
+                            !opinion.where.empty() && before.worker->host == opinion.worker->host);
+        const bool same = before.changed && !before.after_effect && place &&
                           before.component == opinion.component && before.where == opinion.where;
         opinion.after_effect |= same;
       }

@@ -66,6 +66,34 @@ TEST_F(Evidence, UnacknowledgedOverVerbsMayBeAnywhere) {
   ExpectUnknown({Component::kNic, Component::kFabric});
 }
 
+TEST_F(Evidence, SoItIsWhereTheQueuePairsAreNotSeen) {
+  for (int rank = 0; rank < 4; ++rank) {
+    const int next = (rank + 1) % 4;
+    for (int end : {rank, next}) {  // connected before the probes were there
+      hw().Qp(end, rank, next).remote_number = 0;
+      hw().Qp(end, rank, next).remote_gid.clear();
+    }
+  }
+  Warm();
+  LoseOnPath(1);
+  Wait(3'000);
+  ExpectUnknown({Component::kNic, Component::kFabric});
+}
+
+// The last samples of /proc are of the time before it stood still.
+TEST_F(Evidence, StarvedBeforeItStoodStillIsNotTheHost) {
+  Warm();
+  Enter();
+  job().Ring(1, MC_FLOW_SEND_NET, MC_FLOW_RECV_REMOTE);
+  for (int i = 0; i < 30; ++i) {
+    for (ThreadSample& thread : job().Host(1).threads) thread.runq_wait_ns += 70'000'000;
+    hw().Delay(1, true).off_cpu_ns += 90'000'000;
+    Wait(100);
+  }
+  ExpectUnknown({Component::kNic, Component::kFabric});
+  ExpectNoEvidence("waited for a CPU");
+}
+
 // ---- tomography over ports ------------------------------------------------------------------
 
 TEST_F(Evidence, SeveralSlowPathsOverWorkingPortsAreFabric) {

@@ -168,6 +168,18 @@ const std::string* ReadFrame(const std::vector<std::string>& stack) {
   return nullptr;
 }
 
+// Flushed work requests follow an error; they are never the first.
+bool AfterEffect(const Qp& qp) {
+  return qp.now.first_bad_status == kFlushErr || qp.now.first_bad_status == kVendorFlush;
+}
+bool Failed(const Qp& qp) {
+  return qp.in_error() || (qp.now.first_bad_status != 0 && !AfterEffect(qp));
+}
+uint64_t FailedAt(const Qp& qp) {
+  if (qp.now.first_bad_ns != 0 && !AfterEffect(qp)) return qp.now.first_bad_ns;
+  return qp.error_ns;
+}
+
 class Finder {
  public:
   explicit Finder(const EvidenceInput& input) : in_(input), hw_(*input.hardware) {}
@@ -262,6 +274,27 @@ class Finder {
         sum.since_ns = one.since_ns;
       }
       if (sum.names.size() < 120) sum.names += (sum.names.empty() ? "" : ", ") + one.names;
+    }
+    return sum;
+  }
+
+  // Requests that were given up after the last retry.
+  static bool IsExceeded(std::string_view name) {
+    return IsOneOf(name, {"req_transport_retries_exceeded", "retry_exceeded_err",
+                          "req_rnr_retries_exceeded", "retry_rnr_exceeded_err"});
+  }
+  static bool CountsExceeded(const Port& port) {
+    return std::any_of(port.counters.begin(), port.counters.end(),
+                       [](const auto& c) { return IsExceeded(c.first); });
+  }
+  Rise ExceededRise(const Port& port) const {
+    Rise sum;
+    for (const auto& [name, counter] : port.counters) {
+      if (!IsExceeded(name)) continue;
+      const Rise one = RiseOf(counter, name, 1);
+      if (one.by == 0) continue;
+      sum.by += one.by;
+      sum.names += (sum.names.empty() ? "" : ", ") + one.names;
     }
     return sum;
   }
@@ -961,18 +994,6 @@ class Finder {
     }
   }
 
-  static bool Failed(const Qp& qp) {
-    return qp.in_error() || (qp.now.first_bad_status != 0 && !AfterEffect(qp));
-  }
-  static uint64_t FailedAt(const Qp& qp) {
-    if (qp.now.first_bad_ns != 0 && !AfterEffect(qp)) return qp.now.first_bad_ns;
-    return qp.error_ns;
-  }
-  // Flushed work requests follow an error; they are never the first.
-  static bool AfterEffect(const Qp& qp) {
-    return qp.now.first_bad_status == kFlushErr || qp.now.first_bad_status == kVendorFlush;
-  }
-
   // The worker at the other end of a connection of `worker`; nullptr: not seen.
   const Worker* PeerOf(const HostHardware& host, const Worker& worker, const Qp& qp) const {
     for (const Worker* other : *in_.job) {
@@ -1006,6 +1027,7 @@ class Finder {
                        downs.first != 0 ? downs.first : downs.down_since);
       fact.device = PortName(port);
       fact.what = "port " + PortName(port) + " is " + port.now.state;
+      fact.disabled = port.now.phys_state == "Disabled";
       fact.text = "port " + PortName(port) + " of " + NameOf(worker) + " is " + port.now.state +
                   (port.now.phys_state.empty() ? "" : " (" + port.now.phys_state + ")") +
                   ", since " + Ago(fact.since_ns, onset());
@@ -1228,8 +1250,12 @@ class Finder {
   }
 
   // Nothing was ever completed by this connection.
-  static bool NeverWorked(const Worker& from, const Worker& to, const Qp& qp) {
-    if (qp.now.completions_seen) return qp.now.completions <= qp.now.failed_completions;
+  bool NeverWorked(const Worker& from, const Worker& to, const Qp& qp) const {
+    // Completions are counted while deep probes are armed only: one that was used before
+    // may have worked then.
+    if (qp.now.completions_seen && qp.now.completions > qp.now.failed_completions) return false;
+    if (qp.posts.Increase(0, Before(kBeforeNs)).value_or(0) > 0) return false;
+    if (qp.now.completions_seen) return true;
     for (const auto& [line, member] : from.members) {
       for (const auto& [index, flow] : member->flows) {
         auto peer = member->comm->members.find(flow.peer);
@@ -1278,6 +1304,11 @@ class Finder {
                  *which.now.gid_index) +
             why;
       };
+      // Each end's own address, and what the other end takes for it.
+      auto not_expected = [](const GidEntry* own, const Qp* other) {
+        return own != nullptr && other != nullptr && !other->now.remote_gid.empty() &&
+               own->gid != other->now.remote_gid;
+      };
       const Family far = FamilyOf(qp.now.remote_gid);
       const bool v1_here = mine != nullptr && Contains(mine->type, "v1");
       const bool v1_there = theirs != nullptr && Contains(theirs->type, "v1");
@@ -1297,6 +1328,10 @@ class Finder {
         } else if (theirs != nullptr) {
           wrong(to, from, *end.qp, theirs->gid + ", its peer's address is " + mine->gid);
         }
+      } else if (not_expected(mine, end.qp)) {
+        wrong(from, to, qp, mine->gid + ", its peer expects " + end.qp->now.remote_gid);
+      } else if (not_expected(theirs, &qp)) {
+        wrong(to, from, *end.qp, theirs->gid + ", its peer expects " + qp.now.remote_gid);
       } else if (mine == nullptr && qp.now.gid_index) {
         const Port* port = hw_.FindPort(from.host, qp.now.device, qp.now.port);
         if (port != nullptr && !port->now.gids.empty()) {
@@ -1304,6 +1339,7 @@ class Finder {
         }
       }
     }
+    PathMtu(from, to, qp, end);
     // Packets larger than the network of the other end.
     const Port* here_port = hw_.FindPort(from.host, qp.now.device, qp.now.port);
     const Port* there_port =
@@ -1341,13 +1377,75 @@ class Finder {
     }
   }
 
+  // The two ends of a connection were given different path MTUs, and it broke or never
+  // worked. The culprit is the end that differs from the job.
+  void PathMtu(const Worker& from, const Worker& to, const Qp& qp,
+               const HardwareModel::QpEnd& end) {
+    if (end.qp == nullptr || qp.now.path_mtu == 0 || end.qp->now.path_mtu == 0) return;
+    if (qp.now.path_mtu == end.qp->now.path_mtu) return;
+    if (!Failed(qp) && !Failed(*end.qp) && !NeverWorked(from, to, qp)) return;
+    size_t as_mine = 0, as_theirs = 0;
+    for (const Worker* worker : *in_.job) {
+      const ProcessState* process = hw_.FindProcess(worker->host, worker->key);
+      if (process == nullptr) continue;
+      for (const auto& [place, other] : process->qps) {
+        if (&other == &qp || &other == end.qp) continue;
+        as_mine += other.now.path_mtu == qp.now.path_mtu ? 1 : 0;
+        as_theirs += other.now.path_mtu == end.qp->now.path_mtu ? 1 : 0;
+      }
+    }
+    const bool here = as_theirs > as_mine;
+    if (as_mine == as_theirs) return;
+    const Worker& odd = here ? from : to;
+    for (const Fact& known : facts_) {
+      if (known.kind == FactKind::kMtuMismatch && known.worker == &odd) return;
+    }
+    const Qp& wrong = here ? qp : *end.qp;
+    Fact& fact = Add(FactKind::kMtuMismatch, Weight::kDecisive, Component::kNic, odd, kNetwork, 0);
+    fact.other = here ? &to : &from;
+    fact.device = wrong.now.device;
+    fact.what = Text("path MTU of %u bytes, its peer's is %u", wrong.now.path_mtu,
+                     (here ? *end.qp : qp).now.path_mtu);
+    fact.text = Text(
+        "queue pair %u of %.40s (%s) has a path MTU of %u bytes, its peer %u of %.40s "
+        "(%s) one of %u, as most of the job",
+        wrong.now.number, wrong.now.device.c_str(), NameOf(odd).c_str(), wrong.now.path_mtu,
+        (here ? *end.qp : qp).now.number, (here ? *end.qp : qp).now.device.c_str(),
+        NameOf(*fact.other).c_str(), (here ? *end.qp : qp).now.path_mtu);
+  }
+
   void Completion(const Worker& from, const Worker& to, const Qp& qp,
                   const HardwareModel::QpEnd& end) {
     const uint32_t status = qp.now.first_bad_status;
-    if (status == 0 || AfterEffect(qp)) return;
+    if ((status == 0 || AfterEffect(qp)) && !qp.in_error()) return;
     const std::string name = Text("queue pair %u of %.40s (%s to %s)", qp.now.number,
                                   qp.now.device.c_str(), NameOf(from).c_str(), NameOf(to).c_str());
-    const uint64_t at = qp.now.first_bad_ns;
+    const uint64_t at = FailedAt(qp);
+    if (status == 0 || AfterEffect(qp)) {
+      if (end.qp != nullptr && end.qp->now.first_bad_status != 0 && !AfterEffect(*end.qp)) return;
+      Fact& fact =
+          Add(FactKind::kQpBroken, Weight::kSupport, Component::kUnknown, from, kNetwork, at);
+      fact.other = &to;
+      fact.device = qp.now.device;
+      fact.what = Text("queue pair %u is in the error state", qp.now.number);
+      fact.text =
+          name + " is in the error state, " + Ago(at, onset()) + "; with which status was not seen";
+      // Timeouts are counted; what the other end refuses is not.
+      for (const auto& [worker, which] : {std::pair{&from, &qp}, std::pair{&to, end.qp}}) {
+        const Port* port = which == nullptr
+                               ? nullptr
+                               : hw_.FindPort(worker->host, which->now.device, which->now.port);
+        if (port == nullptr || !CountsExceeded(*port) || !IsActive(port->now.state)) return;
+        const Rise exceeded = ExceededRise(*port);
+        if (exceeded.by == 0) continue;
+        fact.text += "; port " + PortName(*port) + " counts " + exceeded.names;
+        return;
+      }
+      fact.text += "; no retries were exceeded at the ports of its ends: a request was refused";
+      fact.weight = Weight::kStrong;
+      fact.refused_request = true;
+      return;
+    }
     if (status == kRetryExcErr) {
       Fact& fact =
           Add(FactKind::kRetryExceeded, Weight::kSupport, Component::kUnknown, from, kNetwork, at);
@@ -1374,10 +1472,19 @@ class Finder {
     }
     if (status == kRemAccessErr || status == kRemInvReqErr || status == kLocProtErr ||
         status == kLocQpOpErr || status == kLocLenErr) {
-      Fact& fact =
-          Add(FactKind::kBadRequest, Weight::kDecisive, Component::kApp, from, kNetwork, at);
-      fact.other = &to;
+      // Address and key of the other end's memory were granted by the other end.
+      const bool granted = status == kRemAccessErr;
+      Fact& fact = Add(FactKind::kBadRequest, Weight::kDecisive, Component::kApp,
+                       granted ? to : from, kNetwork, at);
+      fact.other = granted ? &from : &to;
       fact.device = qp.now.device;
+      // The responder takes packets of another MTU for a wrong request, too.
+      const bool sizes_known =
+          end.qp != nullptr && qp.now.path_mtu != 0 && end.qp->now.path_mtu != 0;
+      if (status == kRemInvReqErr && !sizes_known) {
+        fact.weight = Weight::kStrong;
+        fact.component = Component::kUnknown;
+      }
       fact.what = Text("a wrong request, completion status %u", status);
       fact.text = name +
                   Text(": completion status %u (%s), ", status,
@@ -1385,7 +1492,10 @@ class Finder {
                        : status == kRemInvReqErr ? "invalid request"
                                                  : "local error of the request") +
                   Ago(at, onset()) +
-                  ": the request names memory that it may not use; application or library";
+                  (granted ? ": " + NameOf(to) +
+                                 " refuses access to memory that it has granted; "
+                                 "application or library"
+                           : ": the request is not one that may be made; application or library");
       InTime(&fact);
     }
   }
@@ -1418,6 +1528,7 @@ class Finder {
       }
     }
     // Counters are of the port: another connection of it may be the one.
+    if (!gave_up && in_.stuck && !Outstanding(from, to, qp)) return;
     const bool specific = gave_up || empty_queue || at_receiver.excess || OnlyPeer(from, qp, end);
     Fact& fact =
         Add(FactKind::kReceiverNotReady, specific ? Weight::kDecisive : Weight::kStrong,
@@ -1435,6 +1546,23 @@ class Finder {
     if (end.qp != nullptr && end.qp->now.completions_seen && !specific) {
       fact.refused = "the receive queue of the peer is not empty";
     }
+  }
+
+  // Something that was handed over is not acknowledged. By the flows, where the completions
+  // were not seen.
+  static bool Outstanding(const Worker& from, const Worker& to, const Qp& qp) {
+    if (qp.now.completions_seen && qp.now.last_completion_ns < qp.now.last_post_ns) return true;
+    for (const auto& [line, member] : from.members) {
+      for (const auto& [index, flow] : member->flows) {
+        auto peer = member->comm->members.find(flow.peer);
+        if (flow.direction != MC_SEND || flow.owner_pid != 0 || flow.open_ops == 0 ||
+            peer == member->comm->members.end() || peer->second->worker != &to) {
+          continue;
+        }
+        if (flow.state == MC_FLOW_SEND_NET || flow.transmitted > flow.done) return true;
+      }
+    }
+    return false;
   }
 
   // All connections of the sender's port lead to the process at this other end.
@@ -1549,6 +1677,42 @@ class Finder {
 
 std::vector<Fact> FindFacts(const EvidenceInput& input) { return Finder(input).Find(); }
 
+std::vector<BrokenEdge> BrokenEdges(const HardwareModel& hardware,
+                                    const std::vector<Worker*>& job) {
+  std::vector<BrokenEdge> broken;
+  for (const auto& [from, to] : EdgesOfFlows(job)) {
+    const HostHardware* here = hardware.FindHost(from->host);
+    if (here == nullptr || !from->alive() || !to->alive()) continue;
+    BrokenEdge edge;
+    edge.from = from;
+    edge.to = to;
+    for (const Qp* qp : QpsOfEdge(hardware, *from, *to)) {
+      for (const Qp* end : {qp, hardware.Remote(*here, *qp).qp}) {
+        if (end == nullptr || end->destroyed() || !Failed(*end)) continue;
+        const uint64_t at = FailedAt(*end);
+        if (edge.qp != nullptr && edge.failed_ns <= at) continue;
+        edge.qp = end;
+        edge.failed_ns = at;
+      }
+    }
+    if (edge.qp == nullptr) continue;
+    // It went on without it, by another connection.
+    if (std::min(from->last_end_ns, to->last_end_ns) > edge.failed_ns + kPollNs) continue;
+    edge.named = edge.qp->now.first_bad_status != 0 && !AfterEffect(*edge.qp);
+    broken.push_back(edge);
+  }
+  // Those of which the error is known come before those that are only seen in that state:
+  // these may have been flushed, or closed, for that.
+  if (std::any_of(broken.begin(), broken.end(), [](const auto& e) { return e.named; })) {
+    std::erase_if(broken, [](const BrokenEdge& e) { return !e.named; });
+  }
+  // What fails long after the first is what the first does to the others.
+  uint64_t first = UINT64_MAX;
+  for (const BrokenEdge& edge : broken) first = std::min(first, edge.failed_ns);
+  std::erase_if(broken, [&](const BrokenEdge& e) { return e.failed_ns > first + kPollNs; });
+  return broken;
+}
+
 bool Explains(const Fact& cause, const Fact& effect) {
   if (&cause == &effect || !cause.refused.empty()) return false;
   using K = FactKind;
@@ -1573,22 +1737,29 @@ bool Explains(const Fact& cause, const Fact& effect) {
     case K::kNicGone:
       return (same_worker && is(effect.kind, {K::kAerUncorrectable, K::kAerCorrectable,
                                               K::kLinkDegraded, K::kDmaFault, K::kBlocked})) ||
-             (touches && is(effect.kind,
-                            {K::kPortDown, K::kPortFlap, K::kPhysicalErrors, K::kRetryExceeded,
-                             K::kPacketLoss, K::kPeerQpGone, K::kQpStalled, K::kReceiverNotReady}));
+             (touches && is(effect.kind, {K::kQpBroken, K::kPortDown, K::kPortFlap,
+                                          K::kPhysicalErrors, K::kRetryExceeded, K::kPacketLoss,
+                                          K::kPeerQpGone, K::kQpStalled, K::kReceiverNotReady}));
     case K::kPortDown:
+      // A port without a partner polls for one; one that is switched off does not.
+      if (cause.disabled && effect.kind == K::kPortDown && !effect.disabled) return true;
+      [[fallthrough]];
     case K::kPortFlap:
-      return touches &&
-             is(effect.kind, {K::kPhysicalErrors, K::kRetryExceeded, K::kPacketLoss, K::kCongestion,
-                              K::kPauses, K::kQpStalled, K::kPeerQpGone, K::kReceiverNotReady});
+      return touches && is(effect.kind, {K::kQpBroken, K::kPhysicalErrors, K::kRetryExceeded,
+                                         K::kPacketLoss, K::kCongestion, K::kPauses, K::kQpStalled,
+                                         K::kPeerQpGone, K::kReceiverNotReady});
     case K::kPhysicalErrors:
       return touches && cause.weight >= Weight::kStrong &&
              is(effect.kind, {K::kRetryExceeded, K::kPacketLoss, K::kCongestion, K::kQpStalled});
     case K::kWrongGid:
-    case K::kMtuMismatch:
-      return touches && is(effect.kind, {K::kRetryExceeded, K::kPacketLoss, K::kQpStalled});
+      return touches &&
+             is(effect.kind, {K::kRetryExceeded, K::kPacketLoss, K::kQpStalled, K::kQpBroken});
+    case K::kMtuMismatch:  // and packets that are longer or shorter than the other end expects
+      return touches && is(effect.kind, {K::kRetryExceeded, K::kPacketLoss, K::kQpStalled,
+                                         K::kQpBroken, K::kBadRequest});
     case K::kPeerQpGone:
-      return touches && is(effect.kind, {K::kRetryExceeded, K::kPacketLoss, K::kQpStalled});
+      return touches &&
+             is(effect.kind, {K::kRetryExceeded, K::kPacketLoss, K::kQpStalled, K::kQpBroken});
     case K::kStarved:
     case K::kReclaim:
     case K::kBlocked:
@@ -1603,10 +1774,11 @@ bool Explains(const Fact& cause, const Fact& effect) {
     case K::kAerUncorrectable:
       return same_worker && is(effect.kind, {K::kAerCorrectable, K::kLinkDegraded, K::kDmaFault});
     case K::kReceiverNotReady:
-      return touches &&
-             is(effect.kind, {K::kPacketLoss, K::kQpStalled, K::kRetryExceeded, K::kPauses});
+      return touches && is(effect.kind, {K::kPacketLoss, K::kQpStalled, K::kRetryExceeded,
+                                         K::kPauses, K::kQpBroken});
     case K::kBadRequest:
-      return touches && is(effect.kind, {K::kQpStalled, K::kPeerQpGone, K::kPacketLoss});
+      return touches &&
+             is(effect.kind, {K::kQpStalled, K::kPeerQpGone, K::kPacketLoss, K::kQpBroken});
     case K::kPacketLoss:
       return touches && is(effect.kind, {K::kRetryExceeded, K::kQpStalled, K::kCongestion});
     case K::kPauses:
@@ -1633,6 +1805,7 @@ bool Explains(const Fact& cause, const Fact& effect) {
     case K::kMemlock:
     case K::kReads:
     case K::kQpStalled:
+    case K::kQpBroken:
       return false;
   }
   return false;

@@ -54,6 +54,7 @@ enum class FactKind : uint8_t {
   kMemlock,    // registration failed, and the limit is too low
   kReads,      // the main thread reads from a file, pipe or socket
   kQpStalled,  // posts without completions where the other end's port lives
+  kQpBroken,   // in the error state, nobody saw why
 };
 
 enum class Weight : uint8_t {
@@ -75,11 +76,26 @@ struct Fact {
   std::string text;                // a sentence with figures
   std::string refused;             // given: why it is no cause here
   bool suspect_path = false;       // the GPU's slot, riser or power may be at fault as well
+  bool disabled = false;           // kPortDown: by its own end, not for want of the other
+  bool refused_request = false;    // kQpBroken: by the other end, not for want of an answer
 };
 
 constexpr uint32_t ShapeBit(SuspectShape shape) { return 1u << static_cast<int>(shape); }
 
 std::vector<Fact> FindFacts(const EvidenceInput& input);
+
+// A connection of the job that is broken for good: a queue pair in the error state, or with
+// a completion that tells of one, and no operation went on after it. Its progress thread
+// has ended or will not go on, so that flows show their last state from then on. Only the
+// first to fail, and those that failed with it.
+struct BrokenEdge {
+  const Worker* from = nullptr;  // sends data
+  const Worker* to = nullptr;
+  const Qp* qp = nullptr;  // of either end
+  uint64_t failed_ns = 0;
+  bool named = false;  // with which error is known
+};
+std::vector<BrokenEdge> BrokenEdges(const HardwareModel& hardware, const std::vector<Worker*>& job);
 
 // Whether `cause`, at the same place and not later, makes `effect` happen.
 bool Explains(const Fact& cause, const Fact& effect);

@@ -278,6 +278,20 @@ TEST_F(NicFlap, OfBothEndsDoesNotSayWhich) {
   ExpectUnknown({Component::kNic, Component::kFabric});
 }
 
+// The other end polls for a partner.
+TEST_F(NicFlap, OfBothEndsTheOneThatIsSwitchedOff) {
+  Warm();
+  for (int rank : {1, 2}) {
+    hw().Port(rank).state = "DOWN";
+    hw().Port(rank).phys_state = rank == 2 ? "Disabled" : "Polling";
+    ++hw().Port(rank).counters["link_downed"];
+  }
+  LoseOnPath(1);
+  Wait(3'000);
+  ExpectCulprit(2, Component::kNic);
+  ExpectEvidence("is DOWN (Disabled)");
+}
+
 // ---- nic-gid ----------------------------------------------------------------------------
 
 class NicGid : public HardwareWorld {
@@ -1053,8 +1067,106 @@ TEST_F(Fabric, BadRemoteKeyIsApplication) {
   LoseOnPath(1);
   FailQp(1, 2, 10, 0);
   Wait(3'000);
-  ExpectCulprit(1, Component::kApp);
+  ExpectCulprit(2, Component::kApp);  // it grants the keys of its buffers
   ExpectEvidence("remote access error");
+}
+
+// The progress threads of both ends end with the error and leave their flows as they were.
+class BrokenConnection : public HardwareWorld {
+ protected:
+  // Flows that would name the PCIe path of rank 3, were they alive.
+  void Freeze(uint32_t status) {
+    Enter();
+    job().Ring(3, MC_FLOW_SEND_NET, MC_FLOW_RECV_FLUSH);
+    Feed();
+    FailQp(1, 2, status, 0);
+    hw().Qp(2, 1, 2).state = QpState::kError;
+    hw().Qp(2, 1, 2).state_ns = job().now_ns();
+    Wait(3'000);
+  }
+};
+
+TEST_F(BrokenConnection, ComesBeforeWhatFlowsShow) {
+  Warm();
+  Freeze(10);
+  ExpectCulprit(2, Component::kApp);
+  ExpectEvidence("completion status 10 (remote access error)");
+  ExpectNoEvidence("flush");
+}
+
+TEST_F(BrokenConnection, DifferentPathMtusAreNic) {
+  Warm();
+  hw().Qp(2, 1, 2).path_mtu = 1024;
+  Freeze(9);
+  ExpectCulprit(2, Component::kNic);
+  ExpectEvidence("path MTU of 1024 bytes");
+}
+
+TEST_F(BrokenConnection, WrongRequestWithMtusThatAreNotSeenIsNotNamed) {
+  Warm();
+  hw().Qp(2, 1, 2).path_mtu = 0;
+  Freeze(9);
+  ExpectUnknown({Component::kNic, Component::kApp});
+}
+
+TEST_F(BrokenConnection, WrongRequestWithEqualMtusIsApplication) {
+  Warm();
+  Freeze(9);
+  ExpectCulprit(1, Component::kApp);
+}
+
+TEST_F(BrokenConnection, ErrorStateWithoutAStatusNamesTheConnection) {
+  Warm();
+  Enter();
+  job().Ring(3, MC_FLOW_SEND_NET, MC_FLOW_RECV_FLUSH);
+  Feed();
+  for (int rank : {1, 2}) {
+    hw().Qp(rank, 1, 2).state = QpState::kError;
+    hw().Qp(rank, 1, 2).state_ns = job().now_ns();
+  }
+  Wait(3'000);
+  ExpectUnknown({Component::kNic, Component::kFabric, Component::kApp});
+  ExpectEvidence("is in the error state");
+  EXPECT_THAT(Last().summary, HasSubstr("the broken connection from rank 1 to rank 2"));
+}
+
+TEST_F(BrokenConnection, ErrorStateWithoutTimeoutsIsARefusedRequest) {
+  for (int rank : {1, 2}) hw().Port(rank).counters["req_transport_retries_exceeded"] = 7;
+  Warm();
+  Enter();
+  job().Ring(3, MC_FLOW_SEND_NET, MC_FLOW_RECV_FLUSH);
+  Feed();
+  for (int rank : {1, 2}) {
+    hw().Qp(rank, 1, 2).state = QpState::kError;
+    hw().Qp(rank, 1, 2).state_ns = job().now_ns();
+  }
+  Wait(3'000);
+  ExpectUnknown({Component::kNic, Component::kApp});
+  ExpectEvidence("no retries were exceeded");
+}
+
+TEST_F(BrokenConnection, ErrorStateAfterTimeoutsIsNoRefusedRequest) {
+  for (int rank : {1, 2}) hw().Port(rank).counters["req_transport_retries_exceeded"] = 7;
+  Warm();
+  LoseOnPath(1);
+  hw().Port(1).counters["req_transport_retries_exceeded"] = 8;
+  for (int rank : {1, 2}) {
+    hw().Qp(rank, 1, 2).state = QpState::kError;
+    hw().Qp(rank, 1, 2).state_ns = job().now_ns();
+  }
+  Wait(3'000);
+  ExpectUnknown({Component::kNic, Component::kFabric, Component::kApp});
+  ExpectEvidence("req_transport_retries_exceeded +1");
+}
+
+TEST_F(BrokenConnection, OperationsThatWentOnClearIt) {
+  Warm();
+  FailQp(1, 2, 12);
+  hw().Connect(1, 2);
+  Steps(580, Costs(4));
+  StickGpu(3);
+  Wait(3'000);
+  ExpectCulprit(3, Component::kGpu);
 }
 
 TEST_F(Fabric, MtuOfOneHostThatDiffersIsNicThere) {

@@ -9,6 +9,7 @@
 
 #include "userspace/attribute/blame.h"
 #include "userspace/attribute/evidence.h"
+#include "userspace/attribute/facts.h"
 #include "userspace/attribute/wait_graph.h"
 #include "userspace/detect/cycle.h"
 #include "userspace/detect/mismatch.h"
@@ -424,7 +425,8 @@ class Pipeline::Impl {
 
   // Fills kind, culprits, victims, chain, evidence. False: no culprit.
   bool Explain(const std::vector<Worker*>& job, uint64_t since, bool died, Incident* out) {
-    WaitGraph graph = BuildWaitGraph(model_, job, died ? kDeadNs / 2 : kSecond / 2);
+    const WorkerSet not_starved = NotStarved(job);
+    WaitGraph graph = BuildWaitGraph(model_, job, died ? kDeadNs / 2 : kSecond / 2, not_starved);
     out->kind = IncidentKind::kStuck;
     // Everything stopped when the last thing moved.
     uint64_t last_moved = since;
@@ -452,8 +454,11 @@ class Pipeline::Impl {
         own[sink.worker].push_back(&sink);
       }
     }
-    bool dead_sink = false;
-    for (const auto& [worker, sinks] : own) dead_sink |= sinks[0]->kind == SinkKind::kDead;
+    bool dead_sink = false, ended_sink = false;
+    for (const auto& [worker, sinks] : own) {
+      dead_sink |= sinks[0]->kind == SinkKind::kDead;
+      ended_sink |= sinks[0]->kind == SinkKind::kProxyEnded;
+    }
     size_t absent = 0, dead = 0;
     std::vector<std::string> phrases;  // of the summary; as many as culprits, until hardware judged
     auto say = [&](const std::string& text) { phrases.push_back(text); };
@@ -461,6 +466,8 @@ class Pipeline::Impl {
     for (const auto& [worker, sinks] : own) {
       // A peer that is gone explains what its neighbours show.
       if (dead_sink && sinks[0]->kind != SinkKind::kDead) continue;
+      // Who gets too little CPU goes on; who has lost its progress thread does not.
+      if (ended_sink && sinks[0]->kind == SinkKind::kHostStarved) continue;
       const Sink& sink = *sinks[0];
       Culprit culprit;
       switch (sink.kind) {
@@ -483,6 +490,11 @@ class Pipeline::Impl {
         case SinkKind::kHostProxy:
           culprit = MakeCulprit(*worker, Component::kHost, 0.6);
           say("everybody waits for the proxy thread of " + NameOf(*worker));
+          break;
+        case SinkKind::kProxyEnded:
+          culprit = MakeCulprit(*worker, Component::kUnknown, 0.4);
+          culprit.candidates = {Component::kNic, Component::kFabric, Component::kApp};
+          say("everybody waits for " + NameOf(*worker) + ", whose progress thread has ended");
           break;
         case SinkKind::kNotEntered:
           culprit = MakeCulprit(*worker, Component::kHost, 0.8);
@@ -524,6 +536,7 @@ class Pipeline::Impl {
       out->culprits.push_back(std::move(culprit));
     }
     if (!dead_sink) ExplainPaths(paths, own, out, &suspects, say);
+    ExplainBroken(job, graph.sinks, out, &suspects, &phrases);
     if (hardware_.any() && (!suspects.empty() || !unseen.empty())) {
       EvidenceInput input;
       input.stuck = true;
@@ -568,6 +581,65 @@ class Pipeline::Impl {
     return !out->culprits.empty();
   }
 
+  // Workers whose threads had a CPU since they stand still, by the probes of the scheduler.
+  WorkerSet NotStarved(const std::vector<Worker*>& job) const {
+    constexpr uint64_t kLeastNs = 7 * kSecond / 10;
+    WorkerSet well;
+    if (!hardware_.any()) return well;
+    for (const Worker* worker : job) {
+      const ProcessState* process = hardware_.FindProcess(worker->host, worker->key);
+      const Op* head = Live(*worker) ? worker->HeadOp() : nullptr;
+      if (process == nullptr || head == nullptr || process->delays.empty()) continue;
+      const uint64_t moved = LastMovement(*worker, *head);
+      if (process->seen_ns < moved + kLeastNs) continue;
+      const double elapsed = static_cast<double>(process->seen_ns - moved);
+      bool starved = false;
+      for (const auto& [tid, thread] : process->delays) {
+        const auto waited = thread.runq_ns.Increase(moved, process->seen_ns);
+        starved |= static_cast<double>(waited.value_or(0)) >= 0.5 * elapsed;
+      }
+      if (!starved) well.insert(worker);
+    }
+    return well;
+  }
+
+  // A connection that is broken comes before what the flows show: the progress thread that
+  // met the error has ended, and left its flows in whatever state they were.
+  void ExplainBroken(const std::vector<Worker*>& job, const std::vector<Sink>& sinks, Incident* out,
+                     std::vector<Suspect>* suspects, std::vector<std::string>* phrases) const {
+    if (!hardware_.any()) return;
+    for (const Sink& sink : sinks) {
+      // What is seen of the process itself explains its connections, too.
+      if (sink.kind == SinkKind::kHostStopped || sink.kind == SinkKind::kDead) return;
+    }
+    const std::vector<BrokenEdge> broken = BrokenEdges(hardware_, job);
+    if (broken.empty()) return;
+    for (size_t i = 0; i < suspects->size(); ++i) {
+      const Suspect& s = (*suspects)[i];
+      const bool path = s.shape == SuspectShape::kEdge || s.shape == SuspectShape::kNode;
+      const Component component = path ? Component::kNic : s.component;
+      if (component == Component::kUnknown) continue;
+      out->rejected.push_back(
+          {std::string(ToString(component)) + " of " + NameOf(*s.worker),
+           "what its flows show is the last that was seen of them: a connection had failed"});
+    }
+    suspects->clear();
+    out->culprits.clear();
+    out->evidence.clear();
+    phrases->clear();
+    for (const BrokenEdge& edge : broken) {
+      Culprit culprit = MakeCulprit(*edge.from, Component::kUnknown, 0.4);
+      culprit.candidates = {Component::kNic, Component::kFabric};
+      if (!edge.named) culprit.candidates.push_back(Component::kApp);
+      culprit.where = NameOf(*edge.from) + " to " + NameOf(*edge.to);
+      out->culprits.push_back(std::move(culprit));
+      suspects->push_back(
+          {SuspectShape::kEdge, edge.from, edge.to, {{edge.from, edge.to}}, Component::kUnknown});
+      phrases->push_back("everybody waits for the broken connection from " + NameOf(*edge.from) +
+                         " to " + NameOf(*edge.to));
+    }
+  }
+
   static SuspectShape ShapeOf(SinkKind kind) {
     switch (kind) {
       case SinkKind::kGpu:
@@ -579,6 +651,7 @@ class Pipeline::Impl {
       case SinkKind::kHostStopped:
       case SinkKind::kHostStarved:
       case SinkKind::kHostProxy:
+      case SinkKind::kProxyEnded:
         return SuspectShape::kHost;
       case SinkKind::kNotEntered:
         return SuspectShape::kAbsent;

@@ -92,7 +92,7 @@ TEST_F(Status12, FlushedRequestsAreNeverTheRoot) {
     for (int rank : {0, 3}) FailQp(rank, (rank + 1) % 4, status);  // torn down by others
     FailQp(1, 2, 10);
     Wait(3'000);
-    ExpectCulprit(1, Component::kApp);
+    ExpectCulprit(2, Component::kApp);
     ExpectNoEvidence("status 5");
     ExpectNoEvidence("status 249");
     Make(4);
@@ -102,7 +102,7 @@ TEST_F(Status12, FlushedRequestsAreNeverTheRoot) {
     LoseOnPath(1);
     FailQp(1, 2, status);
     Wait(3'000);
-    ExpectUnknown({Component::kNic, Component::kFabric});
+    ExpectUnknown({Component::kNic, Component::kFabric, Component::kApp});
   }
 }
 
@@ -205,7 +205,7 @@ TEST_F(Xid, BrokenConnectionByAWrongRequestIsNotHardware) {
   LoseOnPath(1);
   FailQp(1, 2, 10, 0);
   Wait(3'000);
-  ExpectCulprit(1, Component::kApp);
+  ExpectCulprit(2, Component::kApp);
   ExpectRejected("nic of rank 1", "count no errors of their own");
 }
 

@@ -46,8 +46,9 @@ std::string Counts(const FlowSample& flow) {
 
 class Builder {
  public:
-  Builder(const JobModel& model, const std::vector<Worker*>& job, uint64_t still_ns)
-      : model_(model), job_(job), still_ns_(still_ns) {}
+  Builder(const JobModel& model, const std::vector<Worker*>& job, uint64_t still_ns,
+          const WorkerSet& not_starved)
+      : model_(model), job_(job), still_ns_(still_ns), not_starved_(not_starved) {}
 
   WaitGraph Build() {
     for (const Worker* worker : job_) {
@@ -117,7 +118,7 @@ class Builder {
       return true;
     }
     std::string figures;
-    if (CpuStarvation(worker, &figures) >= 0.5) {
+    if (not_starved_.count(&worker) == 0 && CpuStarvation(worker, &figures) >= 0.5) {
       sink->kind = SinkKind::kHostStarved;
       sink->why = figures;
       return true;
@@ -125,12 +126,24 @@ class Builder {
     return false;
   }
 
+  // A worker with operations in flight and nobody left to move them.
+  bool EndedSink(const Worker& worker, const Comm* comm, Sink* sink) const {
+    if (!worker.alive() || worker.HeadOp() == nullptr || !ProgressEnded(worker)) return false;
+    sink->kind = SinkKind::kProxyEnded;
+    sink->worker = &worker;
+    sink->comm = comm;
+    sink->why =
+        "its progress thread has ended, as after a failed request; what its flows show is their "
+        "last state";
+    return true;
+  }
+
   void AddPath(Node& node, const Worker* from, const Worker* to, const Comm* comm,
                const FlowSample& at, uint64_t since, bool nothing_in_flight, std::string why) {
     // Either end may be unable to move for a reason of its own.
     for (const Worker* end : {to, from}) {
       Sink host;
-      if (HostSink(*end, comm, &host)) {
+      if (HostSink(*end, comm, &host) || EndedSink(*end, comm, &host)) {
         if (end == node.worker) {
           node.sinks.push_back(host);
         } else {
@@ -183,7 +196,7 @@ class Builder {
     const Op& op = *node.head;
     const Comm& comm = *op.member->comm;
     Sink host;
-    if (HostSink(worker, &comm, &host)) {
+    if (HostSink(worker, &comm, &host) || EndedSink(worker, &comm, &host)) {
       node.sinks.push_back(host);
       return;
     }
@@ -486,18 +499,30 @@ class Builder {
   const JobModel& model_;
   const std::vector<Worker*>& job_;
   uint64_t still_ns_;
+  const WorkerSet& not_starved_;
   WorkerMap<Node> nodes_;
 };
 
 }  // namespace
 
-WaitGraph BuildWaitGraph(const JobModel& model, const std::vector<Worker*>& job,
-                         uint64_t still_ns) {
-  return Builder(model, job, still_ns).Build();
+WaitGraph BuildWaitGraph(const JobModel& model, const std::vector<Worker*>& job, uint64_t still_ns,
+                         const WorkerSet& not_starved) {
+  return Builder(model, job, still_ns, not_starved).Build();
 }
 
 bool IsStopped(const Worker& worker) {
   return worker.host_now && (worker.host_now->state == 'T' || worker.host_now->state == 't');
+}
+
+bool ProgressEnded(const Worker& worker) {
+  if (!worker.host_now) return false;
+  bool ended = false;
+  for (const ThreadSample& thread : worker.host_now->threads) {
+    if ((thread.roles & MC_THREAD_PROGRESS) == 0) continue;
+    if (thread.state != 'X') return false;
+    ended = true;
+  }
+  return ended;
 }
 
 double CpuStarvation(const Worker& worker, std::string* text, double* turn_ns) {

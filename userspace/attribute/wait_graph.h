@@ -27,6 +27,7 @@ enum class SinkKind : uint8_t {
   kHostStopped,  // the process is stopped
   kHostStarved,  // its threads want a CPU and do not get one
   kHostProxy,    // the proxy thread does not take up an operation
+  kProxyEnded,   // its progress threads have ended, as after a failed request
   kNotEntered,   // has nothing in flight; others wait for it to enter
   kDead,         // the process is gone, its communicators were not finalized
   kLeft,         // it finalized its communicators and is gone, others still wait
@@ -62,10 +63,16 @@ struct WaitGraph {
 };
 
 // Workers whose head operation has not moved for `still_ns` are the ones that wait.
-WaitGraph BuildWaitGraph(const JobModel& model, const std::vector<Worker*>& job, uint64_t still_ns);
+// `not_starved`: of whom it is known that they had a CPU since then; the last two samples of
+// /proc may be of a time when they still moved.
+WaitGraph BuildWaitGraph(const JobModel& model, const std::vector<Worker*>& job, uint64_t still_ns,
+                         const WorkerSet& not_starved = {});
 
 // What the host samples say; false without samples.
 bool IsStopped(const Worker& worker);
+// All its progress threads are gone and the process lives: its flows will never move, and
+// show what they did when the thread ended. False without samples.
+bool ProgressEnded(const Worker& worker);
 // Share of the wanted CPU time that a thread of this worker did not get, over the
 // last two host samples; 0 without samples. `text` gets the figures, `turn_ns` the mean
 // wait of that thread until it got a CPU (0: not known, or its cgroup was throttled).

@@ -209,6 +209,26 @@ TEST_F(WaitGraphTest, ProxyThatDoesNotTakeUpTheOperation) {
   EXPECT_THAT(sink.why, HasSubstr("the proxy thread has not taken up AllReduce #3 on world"));
 }
 
+TEST_F(WaitGraphTest, ProgressThreadThatHasEnded) {
+  HandMadeJob job(4);
+  HostSample& host = job.Host(2);
+  host.state = 'S';
+  host.threads = {{.tid = 7, .roles = MC_THREAD_LAUNCH, .state = 'S'},
+                  {.tid = 8, .roles = MC_THREAD_PROGRESS, .state = 'X'},
+                  {.tid = 9, .roles = MC_THREAD_PROGRESS, .state = 'S'}};
+  Warm(job);
+  job.EnterAll();
+  job.Sleep(5);
+  job.Ring(2, MC_FLOW_SEND_GPU, MC_FLOW_RECV_FLUSH);  // as it left them
+  job.Ring(1, MC_FLOW_SEND_PEER, MC_FLOW_RECV_REMOTE);
+  OnlySink(After(job), SinkKind::kFlush, 2);  // another is left, of some communicator
+  job.Host(2).threads[2].state = 'X';
+  const WaitGraph graph = After(job);
+  EXPECT_THAT(OnlySink(graph, SinkKind::kProxyEnded, 2).why,
+              HasSubstr("its progress thread has ended"));
+  EXPECT_THAT(Ranks(graph.victims), UnorderedElementsAre(0, 1, 3));
+}
+
 TEST_F(WaitGraphTest, NotEntered) {
   HandMadeJob job(4);
   Warm(job);

@@ -4,8 +4,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "userspace/source/rdma_resources.h"
+
 namespace mycroft {
 namespace {
+
+constexpr uint64_t kAskAgainNs = 10'000'000'000;
 
 QpSample QpSampleOf(const VerbsQp& qp) {
   static_assert(int{kQpOperationCount} == int{MC_QP_OPERATIONS});
@@ -36,6 +40,7 @@ QpSample QpSampleOf(const VerbsQp& qp) {
   out.completions_seen = qp.completions_seen;
   out.completions = qp.completions;
   out.failed_completions = qp.failed_completions;
+  out.receive_completions = qp.receive_completions;
   out.last_completion_ns = qp.last_completion_ns;
   out.latency_sum_ns = qp.latency_sum_ns;
   out.latency_max_ns = qp.latency_max_ns;
@@ -238,6 +243,58 @@ void BpfKernelProbes::TakeEvents(KernelReadings* out) {
                    [](const HardwareEvent& a, const HardwareEvent& b) { return a.t_ns < b.t_ns; });
 }
 
+void BpfKernelProbes::AskKernel(uint64_t now_ns, KernelReadings* out) {
+  bool unknown = false, fresh = false;
+  for (const auto& [key, rows] : out->processes) {
+    for (const QpSample& qp : rows.qps) {
+      if (qp.remote_number != 0 || qp.destroyed) continue;
+      unknown = true;
+      fresh |= kernel_qps_.count({qp.device, qp.number, qp.created_ns}) == 0;
+    }
+  }
+  const bool suspicion = !armed_.empty();
+  if (suspicion || fresh || (unknown && now_ns >= asked_ns_ + kAskAgainNs)) {
+    asked_ns_ = now_ns;
+    std::map<std::tuple<uint32_t, std::string, uint32_t>, RdmaQueuePair> told;
+    for (RdmaQueuePair& qp : ReadRdmaQueuePairs().value_or(std::vector<RdmaQueuePair>())) {
+      told[{qp.pid, qp.device, qp.number}] = std::move(qp);
+    }
+    std::map<QpKey, KernelQp> now;
+    for (const auto& [key, rows] : out->processes) {
+      for (const QpSample& qp : rows.qps) {
+        const auto found = told.find({key.pid, qp.device, qp.number});
+        if (qp.destroyed) continue;
+        const QpKey place{qp.device, qp.number, qp.created_ns};
+        const auto before = kernel_qps_.find(place);
+        KernelQp& known = now[place];
+        if (before != kernel_qps_.end()) known = before->second;
+        if (found == told.end()) continue;
+        known.port = found->second.port;
+        known.remote_number = found->second.remote_number;
+        const bool error = found->second.state == static_cast<uint32_t>(QpState::kError) ||
+                           found->second.state == static_cast<uint32_t>(QpState::kSqError);
+        if (!error) known.error_ns = 0;
+        if (error && known.error_ns == 0) known.error_ns = now_ns;
+      }
+    }
+    kernel_qps_ = std::move(now);
+  }
+  for (auto& [key, rows] : out->processes) {
+    for (QpSample& qp : rows.qps) {
+      const auto known = kernel_qps_.find({qp.device, qp.number, qp.created_ns});
+      if (known == kernel_qps_.end()) continue;
+      if (qp.port == 0) qp.port = known->second.port;
+      if (qp.remote_number == 0) qp.remote_number = known->second.remote_number;
+      // Set up again since: what the process says is newer.
+      if (known->second.error_ns > qp.state_ns && qp.state != QpState::kError &&
+          qp.state != QpState::kSqError) {
+        qp.state = QpState::kError;
+        qp.state_ns = known->second.error_ns;
+      }
+    }
+  }
+}
+
 KernelReadings BpfKernelProbes::Collect(uint64_t now_ns) {
   KernelReadings out;
   ReadRecords();
@@ -258,6 +315,7 @@ KernelReadings BpfKernelProbes::Collect(uint64_t now_ns) {
     for (const VerbsQp& qp : process.qps) rows->qps.push_back(QpSampleOf(qp));
     for (const VerbsMr& mr : process.mrs) rows->mrs.push_back(MrSampleOf(mr));
   }
+  AskKernel(now_ns, &out);
   for (const ThreadDelayRow& row : host_.Threads(now_ns))
     if (KernelProcessRows* rows = rows_of(row.pid)) rows->delays.push_back(DelaySampleOf(row));
   for (const ProcessHostRow& row : host_.Processes()) {

@@ -15,6 +15,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -47,15 +48,25 @@ class BpfKernelProbes final : public KernelProbes {
   explicit BpfKernelProbes(std::unique_ptr<ProbeSet> set);
   void ReadRecords();
   void TakeEvents(KernelReadings* out);
+  // What the probes cannot know: the other ends of connections made before they were
+  // attached, and errors that come without an event while completions are not watched.
+  void AskKernel(uint64_t now_ns, KernelReadings* out);
 
   std::unique_ptr<ProbeSet> set_;  // outlives those that use it
   VerbsProbes verbs_;
   HostProbes host_;
   PcieProbes pcie_;
-  std::map<uint32_t, ProcessKey> watched_;             // by pid
-  std::map<uint32_t, std::vector<uint32_t>> threads_;  // by pid
-  std::map<uint32_t, ProcessKey> gone_;                // of the last Watch, for last rows
-  std::set<uint32_t> armed_;                           // pids
+  std::map<uint32_t, ProcessKey> watched_;                    // by pid
+  std::map<uint32_t, std::vector<uint32_t>> threads_;         // by pid
+  std::map<uint32_t, ProcessKey> gone_;                       // of the last Watch, for last rows
+  std::set<uint32_t> armed_;                                  // pids
+  using QpKey = std::tuple<std::string, uint32_t, uint64_t>;  // device, number, created
+  struct KernelQp {
+    uint32_t port = 0, remote_number = 0;
+    uint64_t error_ns = 0;  // 0: not in error
+  };
+  std::map<QpKey, KernelQp> kernel_qps_;
+  uint64_t asked_ns_ = 0;
 };
 
 // One row of a probe as a sample.

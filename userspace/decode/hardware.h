@@ -110,7 +110,9 @@ struct QpSample {
   // Deep mode only; all zero without (see ProbeSample "completions").
   bool completions_seen = false;
   uint64_t completions = 0, failed_completions = 0;  // of the send queue
-  uint64_t receive_completions = 0;  // requests in the receive queue: receives - this
+  // At least receives - this requests are in the receive queue: those that were in it
+  // before deep mode are not known.
+  uint64_t receive_completions = 0;
   uint64_t last_completion_ns = 0;   // of the send queue, failed ones included
   uint64_t latency_sum_ns = 0, latency_max_ns = 0;  // post to completion
   // First completion that is neither success nor flushed (5, 249), and when.

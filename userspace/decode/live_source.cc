@@ -483,7 +483,9 @@ class LiveSourceImpl final : public LiveSource {
       if (auto text = ReadSmallFile(task + "/stat", 4096)) {
         if (auto stat = ParseProcStat(*text)) thread.state = stat->state;
       } else {
-        continue;  // the thread has ended
+        thread.state = 'X';  // it has ended
+        host.threads.push_back(std::move(thread));
+        continue;
       }
       if (auto text = ReadSmallFile(task + "/schedstat", 256)) {
         if (auto sched = ParseSchedstat(*text)) {

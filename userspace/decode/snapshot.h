@@ -138,7 +138,7 @@ struct FlowSample {
 struct ThreadSample {
   uint32_t tid = 0;    // in the agent's pid namespace; 0: not resolved
   uint32_t roles = 0;  // enum mc_thread_role
-  char state = '?';    // /proc/PID/task/TID/stat: R S D T t Z X
+  char state = '?';    // /proc/PID/task/TID/stat: R S D T t Z; X: ended
   uint64_t run_ns = 0;       // schedstat: time on a CPU
   uint64_t runq_wait_ns = 0; // schedstat: time runnable, waiting for a CPU
   uint64_t slices = 0;       // schedstat: times it was given a CPU; 0 unknown

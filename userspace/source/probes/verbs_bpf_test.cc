@@ -488,6 +488,31 @@ TEST_F(VerbsBpfTest, CompletionsOnlyWhileArmed) {
   EXPECT_EQ(OneQp(app.pid()).completions, 4u);
 }
 
+TEST_F(VerbsBpfTest, ReceiveQueueWhileArmed) {
+  App app;
+  app.Load();
+  verbs_->AddProcess(app.pid());
+  app.Must("open mock0");
+  app.Must("qp 0 8");
+  app.Must("recv 0 5 1");
+  EXPECT_EQ(OneQp(app.pid()).receive_completions, 5u);  // of them nothing is known
+  const uint64_t pid = app.pid();
+  ASSERT_TRUE(set_->Arm("verbs.completions", {&pid, 1}, NowNs() + 60'000'000'000).ok());
+  app.Must("recv 0 3 1");
+  app.Must("post 0 2 1 1 1 2 777");  // two arrive
+  EXPECT_EQ(app.Do("poll 0 4"), "2");
+  VerbsQp qp = OneQp(app.pid());
+  EXPECT_EQ(qp.receives, 8u);
+  EXPECT_EQ(qp.receive_completions, 7u);
+  EXPECT_EQ(qp.completions, 0u);     // of the send queue
+  app.Must("post 0 2 1 1 1 4 777");  // more than were posted since
+  EXPECT_EQ(app.Do("poll 0 8"), "4");
+  EXPECT_EQ(OneQp(app.pid()).receive_completions, 8u);
+  set_->Disarm("verbs.completions");
+  app.Must("recv 0 1 1");
+  EXPECT_EQ(OneQp(app.pid()).receive_completions, 9u);
+}
+
 TEST_F(VerbsBpfTest, ArmedForAtMostTheTimeGiven) {
   App app;
   app.Load();

@@ -573,6 +573,7 @@ struct VerbsProbes::Impl {
     qp.completions_seen = (row.flags & MC_QP_COMPLETIONS_SEEN) != 0;
     qp.completions = row.completions;
     qp.failed_completions = row.failed_completions;
+    qp.receive_completions = row.receive_completions;
     qp.last_completion_ns = row.last_completion_ns;
     qp.latency_count = row.latency_count;
     qp.latency_sum_ns = row.latency_sum_ns;

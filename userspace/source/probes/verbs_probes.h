@@ -67,6 +67,8 @@ struct VerbsQp {
   uint32_t post_tid = 0;
   bool completions_seen = false;
   uint64_t completions = 0, failed_completions = 0;
+  // At least receives - this are in the receive queue; while not armed: receives.
+  uint64_t receive_completions = 0;
   uint64_t last_completion_ns = 0;
   uint64_t latency_count = 0, latency_sum_ns = 0, latency_max_ns = 0;
   uint32_t first_bad_status = 0;

@@ -36,6 +36,8 @@ __attribute__((unused)) static __attribute__((noinline)) void complete(struct ib
 	wc->status = (enum ibv_wc_status)(wr->imm_data >> 16);
 	wc->vendor_err = wr->imm_data & 0xffff;
 	wc->qp_num = qp->qp_num;
+	if (wr->wr_id == 777)
+		wc->opcode = IBV_WC_RECV;
 }
 
 #ifdef MOCK_STUB_SEND
