@@ -311,6 +311,14 @@ const ClockMap& CausalClock::Map() const {
     }
     pieces.push_back(std::move(piece));
   }
+  if (!pieces.empty() && pieces.back().after) {
+    // The usual case: the remote clock has only ever gone forwards.
+    ClockMap::Piece& newest = pieces.back();
+    newest.clear = std::all_of(pieces.begin(), pieces.end() - 1, [&](const ClockMap::Piece& old) {
+      const double ahead = static_cast<double>(static_cast<int64_t>(newest.origin - old.origin));
+      return ahead > 0 && old.end + old.unsure_after <= ahead + newest.end;
+    });
+  }
   map_.emplace(std::move(pieces));
   return *map_;
 }

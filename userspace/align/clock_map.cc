@@ -15,11 +15,7 @@ std::optional<ClockMap::Converted> ClockMap::Outside(uint64_t remote_ns) const {
   }
   for (auto piece = pieces_->rbegin(); piece != pieces_->rend(); ++piece) {
     const double d = from(*piece);
-    if (d > piece->end && piece->after) {
-      const double far = d - piece->end;
-      return Make(*piece, remote_ns, piece->offset[kParts] + piece->slope_after * far,
-                  piece->error[kParts] + piece->growth_after * far);
-    }
+    if (d > piece->end && piece->after) return After(*piece, d, remote_ns);
     if (d < 0 && piece->before) {
       return Make(*piece, remote_ns, piece->offset[0] + piece->slope_before * d,
                   piece->error[0] - piece->growth_before * d);

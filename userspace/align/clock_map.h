@@ -37,6 +37,7 @@ class ClockMap {
     // Readings so close outside belong to the time of a step: neither clock is known.
     double unsure_before = 0, unsure_after = 0;
     std::array<double, kParts + 1> offset{}, error{};
+    bool clear = false;  // readings after the end belong to no older piece
     double slope_before = 0, slope_after = 0;    // of the offset, outside
     double growth_before = 0, growth_after = 0;  // of the error, outside
   };
@@ -52,6 +53,7 @@ class ClockMap {
     for (auto piece = pieces_->rbegin(); piece != pieces_->rend(); ++piece) {
       const double d = static_cast<double>(static_cast<int64_t>(remote_ns - piece->origin));
       if (d >= 0 && d <= piece->end) return Inside(*piece, d, remote_ns);
+      if (d > piece->end && piece->clear) return After(*piece, d, remote_ns);
     }
     return Outside(remote_ns);
   }
@@ -72,6 +74,11 @@ class ClockMap {
     return Make(piece, remote_ns,
                 piece.offset[i] + (piece.offset[i + 1] - piece.offset[i]) * part,
                 piece.error[i] + (piece.error[i + 1] - piece.error[i]) * part);
+  }
+  static Converted After(const Piece& piece, double d, uint64_t remote_ns) {
+    const double far = d - piece.end;
+    return Make(piece, remote_ns, piece.offset[kParts] + piece.slope_after * far,
+                piece.error[kParts] + piece.growth_after * far);
   }
   std::optional<Converted> Outside(uint64_t remote_ns) const;
 
