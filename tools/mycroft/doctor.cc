@@ -20,7 +20,9 @@
 #include "userspace/base/text.h"
 #include "userspace/decode/bpf_kernel_probes.h"
 #include "userspace/decode/hardware_source.h"
+#include "userspace/decode/live_source.h"
 #include "userspace/model/hardware.h"
+#include "userspace/report/clocks.h"
 #include "userspace/report/text.h"
 #include "userspace/source/nvml.h"
 #include "userspace/source/proc.h"
@@ -496,6 +498,29 @@ DoctorHardware LookAtHardware(const DoctorInput& input) {
   return out;
 }
 
+std::vector<GpuClockState> LookAtClocks() {
+  LiveOptions options;
+  options.host_samples = false;
+  options.hardware = false;
+  const absl::StatusOr<std::unique_ptr<LiveSource>> source = LiveSource::Create(options);
+  GpuAligner aligner;
+  // The first tick reads the operations that the boards still hold, the others those that
+  // complete meanwhile.
+  for (int tick = 0; source.ok() && tick < 4; ++tick) {
+    const absl::StatusOr<std::optional<Snapshot>> next = (*source)->Next();
+    if (!next.ok() || !*next || (*source)->process_count() == 0) break;
+    aligner.Observe(**next);
+  }
+  return aligner.Clocks();
+}
+
+std::string ClocksText(const std::vector<GpuClockState>& clocks) {
+  std::string out = "\nclocks\n";
+  if (clocks.empty()) out += "no running job has a GPU whose clock is to be known\n";
+  for (const GpuClockState& clock : clocks) out += "       " + ClockText(clock) + "\n";
+  return out;
+}
+
 std::string ChecksText(const std::vector<Check>& checks, bool colour) {
   std::string out;
   for (const Check& check : checks) {
@@ -588,7 +613,8 @@ nlohmann::ordered_json GpuJson(const DeviceView& device) {
 
 }  // namespace
 
-std::string ChecksJson(const std::vector<Check>& checks, const DoctorHardware& hardware) {
+std::string ChecksJson(const std::vector<Check>& checks, const DoctorHardware& hardware,
+                       const std::vector<GpuClockState>& clocks) {
   using Json = nlohmann::ordered_json;
   Json list = Json::array();
   for (const Check& check : checks) {
@@ -649,11 +675,25 @@ std::string ChecksJson(const std::vector<Check>& checks, const DoctorHardware& h
                        {"pids", std::move(pids)},
                        {"problems", device.problems}});
   }
+  Json known = Json::array();
+  for (const GpuClockState& clock : clocks) {
+    known.push_back({{"clock", "gpu"},
+                     {"host", clock.host},
+                     {"pid", clock.process.pid},
+                     {"gpu", clock.gpu},
+                     {"rank", clock.rank},
+                     {"error_ns", clock.error_ns ? Json(*clock.error_ns) : Json()},
+                     {"drift_ppm", clock.drift_ppm},
+                     {"drift_error_ppm", clock.drift_error_ppm},
+                     {"steps", clock.steps},
+                     {"problem", clock.problem}});
+  }
   const Json out = {{"schema_version", kDoctorSchemaVersion},
                     {"degraded", ChecksExitCode(checks, false, hardware) != kExitOk},
                     {"checks", std::move(list)},
                     {"probes", std::move(probes)},
-                    {"hardware", std::move(devices)}};
+                    {"hardware", std::move(devices)},
+                    {"clocks", std::move(known)}};
   return out.dump(2, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -683,10 +723,12 @@ int RunDoctor(const Config& config, const Options& options) {
     input.gpu_health.kernel_log = "/dev/kmsg";
   }
   const DoctorHardware hardware = LookAtHardware(input);
+  const std::vector<GpuClockState> clocks = LookAtClocks();
   const bool colour = UseColour(config, STDOUT_FILENO);
   const std::string text = options.json
-                               ? ChecksJson(checks, hardware) + "\n"
-                               : ChecksText(checks, colour) + HardwareText(hardware, colour);
+                               ? ChecksJson(checks, hardware, clocks) + "\n"
+                               : ChecksText(checks, colour) + HardwareText(hardware, colour) +
+                                     ClocksText(clocks);
   if (!PrintOut(text)) return kExitFailure;
   return ChecksExitCode(checks, options.strict, hardware);
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "userspace/align/gpu_aligner.h"
 #include "userspace/base/config.h"
 #include "userspace/decode/gpu_health.h"
 #include "userspace/decode/kernel_probes.h"
@@ -46,10 +47,17 @@ struct DoctorHardware {
 };
 DoctorHardware LookAtHardware(const DoctorInput& input);
 
+// The clocks of the GPUs of the running jobs, from what their boards still hold; takes
+// a few hundred milliseconds when there is a board. Empty without one.
+std::vector<GpuClockState> LookAtClocks();
+
 std::string ChecksText(const std::vector<Check>& checks, bool colour);
 // Two sections, to follow the checks.
 std::string HardwareText(const DoctorHardware& hardware, bool colour);
-std::string ChecksJson(const std::vector<Check>& checks, const DoctorHardware& hardware = {});
+// A section of its own, after the hardware.
+std::string ClocksText(const std::vector<GpuClockState>& clocks);
+std::string ChecksJson(const std::vector<Check>& checks, const DoctorHardware& hardware = {},
+                       const std::vector<GpuClockState>& clocks = {});
 
 // 0: all fine, 4: something is lost or wrong, 1: the same when `strict`.
 int ChecksExitCode(const std::vector<Check>& checks, bool strict,

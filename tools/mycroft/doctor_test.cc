@@ -422,5 +422,24 @@ TEST(DoctorHardwareTest, NoJobNoDevice) {
   EXPECT_THAT(HardwareText(found, false), HasSubstr("no running job has a GPU"));
 }
 
+TEST(DoctorClocks, TellTheBoundOrWhyThereIsNone) {
+  EXPECT_THAT(ClocksText({}), HasSubstr("no running job has a GPU whose clock is to be known"));
+  GpuClockState known, unknown;
+  known.host = unknown.host = "node1";
+  known.process.pid = unknown.process.pid = 77;
+  known.rank = 3;
+  known.error_ns = 12'000;
+  unknown.rank = 4;
+  unknown.problem = "no kernel of NCCL was seen yet";
+  const std::string text = ClocksText({known, unknown});
+  EXPECT_THAT(text, HasSubstr("GPU clock of rank 3 (node1, pid 77): \u00b112 us"));
+  EXPECT_THAT(text, HasSubstr("GPU clock of rank 4 (node1, pid 77): not aligned: no kernel"));
+  const auto json = nlohmann::json::parse(ChecksJson({}, {}, {known, unknown}))["clocks"];
+  ASSERT_EQ(json.size(), 2u);
+  EXPECT_EQ(json[0]["error_ns"], 12'000);
+  EXPECT_EQ(json[1]["error_ns"], nullptr);
+  EXPECT_EQ(json[1]["problem"], unknown.problem);
+}
+
 }  // namespace
 }  // namespace mycroft

@@ -109,6 +109,7 @@ int RunExport(const Config& config, const Options& options) {
   pipeline.Finish();
 
   ExportOptions what;
+  what.clocks = info.clocks;
   if (!options.since.empty()) {
     const absl::StatusOr<uint64_t> since = ParseTimePoint(options.since, first_ns, last_ns);
     if (!since.ok()) {

@@ -12,6 +12,7 @@
 #include "userspace/align/host_aligner.h"
 #include "userspace/base/log.h"
 #include "userspace/base/text.h"
+#include "userspace/report/clocks.h"
 #include "userspace/report/text.h"
 #include "userspace/store/recording.h"
 
@@ -171,6 +172,10 @@ int RunMerge(const Config& config, const Options& options) {
   for (const Incident& incident : pipeline.incidents()) {
     if (status.ok()) status = (*writer)->PutIncident(incident);
   }
+  const std::vector<HostClockState> clocks = aligner.Clocks();
+  for (const HostClockState& clock : clocks) {
+    if (status.ok() && clock.error_ns) status = (*writer)->PutClock(clock.host, ClockText(clock));
+  }
   if (status.ok()) status = (*writer)->Flush();
   writer->reset();
   if (!status.ok()) {
@@ -184,13 +189,9 @@ int RunMerge(const Config& config, const Options& options) {
   for (const auto& [host, reason] : left_out) {
     LogWarning("host " + QuotedText(host) + " is left out: " + reason);
   }
-  for (const std::string& host : aligner.hosts()) {
-    if (host == aligner.hosts()[0] || left_out.count(host) != 0) continue;
-    const auto offset = aligner.OffsetOf(host, readers[0]->info().last_ns);
-    if (offset.ok()) {
-      LogInfo("clock of " + host + ": " + std::to_string(offset->offset_ns) + " ns from " +
-              aligner.hosts()[0] + "'s, known to " +
-              std::to_string(std::max<uint64_t>(1, offset->error_ns / 1000)) + " us");
+  for (const HostClockState& clock : clocks) {
+    if (clock.error_ns) {
+      LogInfo(ClockText(clock) + ", " + std::to_string(clock.offset_ns) + " ns apart");
     }
   }
   LogInfo("merged " + std::to_string(count) + " snapshots of " + std::to_string(hosts.size()) +

@@ -4,22 +4,29 @@
 #include <algorithm>
 #include <deque>
 
+#include "userspace/align/step_mean.h"
+
 namespace mycroft {
 namespace {
 
 constexpr size_t kMaxOpen = 1 << 16;  // sides that wait for their counterpart
-constexpr uint64_t kWindowNs = 24ull * 3600 * 1'000'000'000;
+// Clocks that are disciplined by NTP do not run straight for long.
+constexpr uint64_t kWindowNs = 600'000'000'000;
+constexpr uint64_t kWanderNs = 5000;
+constexpr size_t kMostSegments = 4096;  // a month
+
+ClockOptions OptionsOf(const std::string& remote, const std::string& local) {
+  ClockOptions options;
+  options.window_ns = kWindowNs;
+  options.wander_ns = kWanderNs;
+  options.most_segments = kMostSegments;
+  options.remote = remote + "'s clock";
+  options.local = local + "'s clock";
+  return options;
+}
 
 void Shift(int64_t by, uint64_t* t) {
   if (*t != 0) *t = static_cast<uint64_t>(static_cast<int64_t>(*t) + by);
-}
-
-// A sum modulo 2^64 of `steps` times near `reference`, as their mean.
-uint64_t MeanOf(uint64_t sum, uint32_t steps, uint64_t reference) {
-  uint64_t expected = reference * steps;
-  int64_t difference = static_cast<int64_t>(sum - expected);
-  return static_cast<uint64_t>(static_cast<int64_t>(reference) +
-                               difference / static_cast<int64_t>(steps));
 }
 
 }  // namespace
@@ -68,25 +75,34 @@ void ShiftSnapshot(int64_t by, Snapshot* snapshot) {
   for (HardwareEvent& event : snapshot->hardware->events) Shift(by, &event.t_ns);
 }
 
+size_t HostAligner::IndexOf(const Snapshot& snapshot) const {
+  const std::pair<std::string, std::string> id{snapshot.host, snapshot.host_id};
+  return static_cast<size_t>(std::find(ids_.begin(), ids_.end(), id) - ids_.begin());
+}
+
 void HostAligner::Observe(const Snapshot& snapshot) {
-  if (std::find(hosts_.begin(), hosts_.end(), snapshot.host) == hosts_.end()) {
+  const size_t host = IndexOf(snapshot);
+  if (host == ids_.size()) {
+    ids_.emplace_back(snapshot.host, snapshot.host_id);
     hosts_.push_back(snapshot.host);
+    last_ns_.push_back(0);
   }
+  last_ns_[host] = std::max(last_ns_[host], snapshot.t_ns);
   for (const ProcessSample& process : snapshot.processes) {
     for (const CommSample& comm : process.comms) {
-      CommInfo& info = comms_[{process.key, snapshot.host, comm.index}];
+      CommInfo& info = comms_[{process.key, host, comm.index}];
       if (info.comm_id != comm.comm_id) info = CommInfo{};
       info.comm_id = comm.comm_id;
       info.rank = comm.rank;
       info.nranks = comm.nranks;
     }
     for (const FlowSample& flow : process.flows) {
-      auto it = comms_.find({process.key, snapshot.host, flow.comm});
+      auto it = comms_.find({process.key, host, flow.comm});
       if (it == comms_.end() || flow.owner_pid != 0) continue;
       ++(flow.direction == MC_SEND ? it->second.send_peers : it->second.recv_peers)[flow.peer];
     }
     for (const OpSample& op : process.ops) {
-      auto it = comms_.find({process.key, snapshot.host, op.comm});
+      auto it = comms_.find({process.key, host, op.comm});
       if (it == comms_.end() || op.proxy_started == 0 || op.proxy_done < op.proxy_started) continue;
       const CommInfo& comm = it->second;
       bool coll = op.kind == MC_OP_COLL;
@@ -98,7 +114,7 @@ void HostAligner::Observe(const Snapshot& snapshot) {
           peer = comm.send_peers.begin()->first;
         }
         Match({comm.comm_id, coll ? 0 : 1, op.ordinal, comm.rank, peer}, true,
-              {snapshot.host, MeanOf(op.send_posted_sum_ns, op.send_steps, reference),
+              {host, MeanOf(op.send_posted_sum_ns, op.send_steps, reference),
                op.send_steps});
       }
       if (op.recv_steps > 0 && op.kind != MC_OP_SEND) {
@@ -109,7 +125,7 @@ void HostAligner::Observe(const Snapshot& snapshot) {
         }
         Match(
             {comm.comm_id, coll ? 0 : 1, op.ordinal, peer, comm.rank}, false,
-            {snapshot.host, MeanOf(op.recv_data_sum_ns, op.recv_steps, reference), op.recv_steps});
+            {host, MeanOf(op.recv_data_sum_ns, op.recv_steps, reference), op.recv_steps});
       }
     }
   }
@@ -129,13 +145,11 @@ void HostAligner::Match(const EdgeKey& key, bool send, const Side& side) {
 
 void HostAligner::Relate(const Side& send, const Side& recv) {
   if (send.host == recv.host) return;
-  auto index = [&](const std::string& host) {
-    return static_cast<size_t>(std::find(hosts_.begin(), hosts_.end(), host) - hosts_.begin());
-  };
-  size_t from = index(send.host), to = index(recv.host);
+  const size_t from = send.host, to = recv.host;
   ++pairs_;
   auto [it, fresh] =
-      clocks_.try_emplace({std::min(from, to), std::max(from, to)}, CausalClock(kWindowNs));
+      clocks_.try_emplace({std::min(from, to), std::max(from, to)},
+                          OptionsOf(hosts_[std::max(from, to)], hosts_[std::min(from, to)]));
   if (from < to) {
     it->second.RemoteAfterLocal(recv.mean_ns, send.mean_ns);
   } else {
@@ -145,9 +159,12 @@ void HostAligner::Relate(const Side& send, const Side& recv) {
 
 absl::StatusOr<CausalClock::Offset> HostAligner::OffsetOf(const std::string& host,
                                                           uint64_t t_ns) const {
-  auto found = std::find(hosts_.begin(), hosts_.end(), host);
-  if (found == hosts_.end()) return absl::NotFoundError("host " + host + " was never seen");
-  size_t target = found - hosts_.begin();
+  const auto found = std::find(hosts_.rbegin(), hosts_.rend(), host);
+  if (found == hosts_.rend()) return absl::NotFoundError("host " + host + " was never seen");
+  return OffsetOf(static_cast<size_t>(hosts_.rend() - found - 1), t_ns);
+}
+
+absl::StatusOr<CausalClock::Offset> HostAligner::OffsetOf(size_t target, uint64_t t_ns) const {
   if (target == 0) return CausalClock::Offset{};
   // From the host back to the first one, over the fewest pairs.
   std::map<size_t, CausalClock::Offset> known{{target, {}}};
@@ -185,12 +202,34 @@ absl::StatusOr<CausalClock::Offset> HostAligner::OffsetOf(const std::string& hos
       queue.push_back(next);
     }
   }
-  return absl::FailedPreconditionError("the clock of host " + host + " cannot be aligned with " +
+  return absl::FailedPreconditionError("the clock of host " + hosts_[target] + " cannot be aligned with " +
                                        hosts_[0] + "'s: " + reason);
 }
 
+std::vector<HostClockState> HostAligner::Clocks() const {
+  std::vector<HostClockState> out;
+  for (size_t i = 1; i < hosts_.size(); ++i) {
+    HostClockState state;
+    state.host = hosts_[i];
+    state.reference = hosts_[0];
+    const auto offset = OffsetOf(i, last_ns_[i]);
+    if (offset.ok()) {
+      state.offset_ns = offset->offset_ns;
+      state.error_ns = offset->error_ns;
+    } else {
+      state.problem = std::string(offset.status().message());
+    }
+    out.push_back(std::move(state));
+  }
+  return out;
+}
+
 absl::Status HostAligner::Align(Snapshot* snapshot) const {
-  auto offset = OffsetOf(snapshot->host, snapshot->t_ns);
+  const size_t host = IndexOf(*snapshot);
+  if (host == ids_.size()) {
+    return absl::NotFoundError("host " + snapshot->host + " was never seen");
+  }
+  auto offset = OffsetOf(host, snapshot->t_ns);
   if (!offset.ok()) return offset.status();
   ShiftSnapshot(-offset->offset_ns, snapshot);
   return absl::OkStatus();

@@ -27,6 +27,7 @@ struct ExportOptions {
   uint64_t since_ns = 0;  // recording's clock; slices are cut to the window
   uint64_t until_ns = UINT64_MAX;
   uint64_t max_bytes = 0;                // 0: no limit; else ends cleanly and says so
+  std::vector<std::string> clocks;       // lines on the hosts' clocks, to be passed on
   std::function<void(double)> progress;  // 0..1; may be empty
   // Times of the first and last snapshot of the source, for the progress while it is
   // read; 0: not known.

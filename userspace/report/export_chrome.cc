@@ -88,6 +88,7 @@ void Write(const Timeline& timeline, const WriteProgress& progress, std::ostream
     for (const TimelineTrack& track : timeline.ranks[i].tracks) tracks(track, process, &thread);
     if (progress) progress(static_cast<double>(i + 1) / static_cast<double>(timeline.ranks.size()));
   }
+  for (const std::string& clock : timeline.clocks) writer.Note(clock, timeline.begin_ns);
   if (!timeline.note.empty()) writer.Note(timeline.note, timeline.end_ns);
   writer.Finish();
 }

@@ -124,6 +124,9 @@ std::string Encoder::Encode(const std::function<void(double)>& progress) {
   }
   std::string note = timeline_.note;
   if (!extent_.note.empty()) absl::StrAppend(&note, note.empty() ? "" : "; ", extent_.note);
+  for (const std::string& clock : timeline_.clocks) {
+    absl::StrAppend(&note, note.empty() ? "" : "; ", clock);
+  }
   return absl::StrCat(
       "{\"version\":1,\"producer\":", JsonText(absl::StrCat("mycroft ", MYCROFT_VERSION)),
       ",\"begin_ns\":\"", timeline_.begin_ns,
@@ -164,6 +167,7 @@ absl::StatusOr<std::string> Fit(const Timeline& timeline, const ExportOptions& o
   verdicts.incidents = timeline.incidents;
   verdicts.operations = timeline.operations;
   verdicts.note = timeline.note;
+  verdicts.clocks = timeline.clocks;
   extent.note = absl::StrCat("only the incidents are in this page because ", limit);
   json = Encoder(verdicts, extent).Encode(nullptr);
   if (fits()) return json;

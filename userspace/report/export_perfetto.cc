@@ -151,6 +151,7 @@ void Write(const Timeline& timeline, const WriteProgress& progress, std::ostream
     if (progress)
       progress(static_cast<double>(++done) / static_cast<double>(timeline.ranks.size()));
   }
+  for (const std::string& clock : timeline.clocks) writer.Note(clock, timeline.begin_ns, top);
   if (!timeline.note.empty()) writer.Note(timeline.note, timeline.end_ns, top);
 }
 

@@ -157,6 +157,44 @@ TEST(Timeline, RanksTracksAndSlices) {
   EXPECT_EQ(timeline.note, "");
 }
 
+TEST(Timeline, KernelsAreDrawnWhereTheGpuRanThem) {
+  SyntheticJob job(SyntheticOptions{});
+  ExportOptions options;
+  options.clocks = {"clock of node2: \u00b140 us against node1's"};
+  const absl::StatusOr<Timeline> timeline = BuildTimeline(job, {}, options);
+  ASSERT_TRUE(timeline.ok());
+  CheckAll(*timeline);
+  ASSERT_EQ(timeline->clocks.size(), 5u);
+  EXPECT_EQ(timeline->clocks[0], options.clocks[0]);
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_THAT(timeline->clocks[i + 1],
+                ::testing::StartsWith("GPU clock of rank " + std::to_string(i) + " (node-0, pid " +
+                                      std::to_string(4000 + i) + "): \u00b1"));
+  }
+  int by_gpu = 0, kernels = 0;
+  for (const TimelineRank& rank : timeline->ranks) {
+    for (const TimelineTrack& track : rank.tracks) {
+      if (track.kind != TrackKind::kKernels) continue;
+      for (const TimelineSlice& slice : track.slices) {
+        const std::map<std::string, std::string> args(slice.args.begin(), slice.args.end());
+        ++kernels;
+        by_gpu += args.at("placed by").rfind("the GPU's clock, \u00b1", 0) == 0 ? 1 : 0;
+      }
+    }
+  }
+  EXPECT_GT(kernels, 100);
+  EXPECT_GT(by_gpu, kernels * 9 / 10);
+  // Every format that has room for it says so.
+  for (const ExportFormat format :
+       {ExportFormat::kPerfetto, ExportFormat::kChrome, ExportFormat::kHtml}) {
+    SyntheticJob again(SyntheticOptions{});
+    std::ostringstream out;
+    ASSERT_TRUE(Export(again, {}, format, options, out).ok());
+    EXPECT_THAT(out.str(), HasSubstr("GPU clock of rank 3 (node-0, pid 4003)"));
+    EXPECT_THAT(out.str(), HasSubstr("clock of node2"));
+  }
+}
+
 TEST(Timeline, FlameAddsUpToTheTimeInOperations) {
   const Timeline timeline = Built();
   std::map<std::string, uint64_t> flame, slices;

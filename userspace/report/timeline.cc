@@ -9,7 +9,9 @@
 #include <tuple>
 #include <unordered_map>
 
+#include "userspace/align/gpu_aligner.h"
 #include "userspace/model/view.h"
+#include "userspace/report/clocks.h"
 #include "userspace/report/text.h"
 #include "userspace/report/verdict.h"
 
@@ -20,6 +22,10 @@ constexpr uint64_t kSecond = 1'000'000'000;
 constexpr uint64_t kFlowRepeat = kSecond;        // see FlowSample
 constexpr uint64_t kKernelStopNs = 2 * kSecond;  // no stop of a kernel later than that
 constexpr size_t kMaxLanes = 8;
+constexpr size_t kClockSegments = 2048;  // of a GPU's clock: more than a day
+// A kernel is placed by its GPU's clock when that is known better than this, or than a
+// tenth of its length. What the host saw is late by an unknown time.
+constexpr uint64_t kUsefulErrorNs = 100'000;
 
 const char* WaitName(int wait) {
   return ToString(static_cast<mc_flow_state>(MC_FLOW_SEND_GPU + wait));
@@ -57,6 +63,7 @@ struct Process {
   uint32_t level = 0;
   uint64_t interval_ns = 0;
   uint64_t last_ns = 0;
+  int64_t shift = 0;  // of the host's clock to the common one
   bool exited = false;
   std::map<CommKey, CommSample> comms;
   std::unordered_map<uint64_t, OpSample> ops;
@@ -136,6 +143,7 @@ class Builder {
   std::vector<std::pair<std::string, std::string>> ArgsOf(const OpSample& op,
                                                           const PlacedOp& placed);
   TimelineSlice SliceOf(const Incident& incident);
+  void PlaceKernel(const Process& process, const OpSample& op, TimelineSlice* kernel);
   bool InWindow(uint64_t begin_ns, uint64_t end_ns) const {
     return begin_ns < window_end_ && end_ns >= window_begin_;
   }
@@ -145,6 +153,7 @@ class Builder {
 
   const std::vector<Incident>& incidents_;
   const ExportOptions& options_;
+  GpuAligner gpus_{kClockSegments};
   uint64_t first_ns_ = UINT64_MAX, last_ns_ = 0;
   uint64_t window_begin_ = 0, window_end_ = 0;
   std::optional<int64_t> first_offset_;  // wall - monotonic of the first host
@@ -179,6 +188,7 @@ void Builder::Add(const Snapshot& snapshot) {
   const uint64_t t_ns = ToCommonClock(snapshot, &shift);
   first_ns_ = std::min(first_ns_, t_ns);
   last_ns_ = std::max(last_ns_, t_ns);
+  gpus_.Observe(snapshot);
   for (const ProcessSample& sample : snapshot.processes) {
     AddProcess(snapshot, sample, t_ns, shift);
   }
@@ -192,6 +202,7 @@ void Builder::AddProcess(const Snapshot& snapshot, const ProcessSample& sample, 
   if (!sample.name.empty()) process.name = sample.name;
   process.level = sample.level;
   process.interval_ns = snapshot.interval_ns;
+  process.shift = shift;
   // What happens after the window is not looked at.
   if (t_ns <= options_.until_ns) {
     process.last_ns = std::max(process.last_ns, t_ns);
@@ -431,8 +442,8 @@ void Builder::BuildComm(const Process& process, const CommSample& comm,
     if (op.kernel_start_seen_ns != 0) {
       TimelineSlice kernel;
       const bool running = op.kernel_stopped < op.kernel_started;
-      kernel.begin_ns = std::max(op.kernel_start_seen_ns, window_begin_);
-      kernel.end_ns = std::min(running ? item.end_ns : op.kernel_stop_seen_ns, window_end_);
+      kernel.begin_ns = op.kernel_start_seen_ns;
+      kernel.end_ns = running ? item.end_ns : op.kernel_stop_seen_ns;
       kernel.name = std::string(ToString(op.func)) + " kernel";
       kernel.category = "kernel";
       kernel.open = running && item.open;
@@ -442,6 +453,9 @@ void Builder::BuildComm(const Process& process, const CommSample& comm,
         kernel.args.emplace_back("on the GPU",
                                  DurationText(op.kernel_gpu_stop - op.kernel_gpu_start));
       }
+      PlaceKernel(process, op, &kernel);
+      kernel.begin_ns = std::max(kernel.begin_ns, window_begin_);
+      kernel.end_ns = std::min(kernel.end_ns, window_end_);
       if (kernel.end_ns > kernel.begin_ns) append(kernels, std::move(kernel));
     }
     lanes[lane].slices.push_back(std::move(slice));
@@ -453,6 +467,39 @@ void Builder::BuildComm(const Process& process, const CommSample& comm,
     if (!side.slices.empty()) rank->tracks.push_back(std::move(side));
   }
   if (!kernels.slices.empty()) rank->tracks.push_back(std::move(kernels));
+}
+
+// Moves a kernel from where the host saw it to where it ran, and says which it is.
+void Builder::PlaceKernel(const Process& process, const OpSample& op, TimelineSlice* kernel) {
+  if (op.kernel_gpu_start == 0) return;
+  const auto start = gpus_.ToHost(process.host, process.key, op.comm, op.kernel_gpu_start);
+  if (!start.ok()) {
+    kernel->args.emplace_back("placed by", "when the host saw it; the GPU's clock is not aligned: " +
+                                               PrintableText(std::string(start.status().message())));
+    return;
+  }
+  uint64_t error_ns = start->error_ns;
+  const auto shift = static_cast<uint64_t>(process.shift);
+  // Never later than it was seen.
+  const uint64_t begin_ns = std::min(start->ns + shift, op.kernel_start_seen_ns);
+  uint64_t end_ns = kernel->end_ns;
+  if (op.kernel_stopped == op.kernel_started && op.kernel_gpu_stop > op.kernel_gpu_start) {
+    const auto stop = gpus_.ToHost(process.host, process.key, op.comm, op.kernel_gpu_stop);
+    if (stop.ok()) {
+      end_ns = std::min(stop->ns + shift, op.kernel_stop_seen_ns);
+      error_ns = std::max(error_ns, stop->error_ns);
+    }
+  }
+  if (end_ns < begin_ns || error_ns > std::max(kUsefulErrorNs, (end_ns - begin_ns) / 10)) {
+    kernel->args.emplace_back(
+        "placed by", "when the host saw it; the GPU's clock is known to " + ErrorBoundText(error_ns));
+    return;
+  }
+  kernel->begin_ns = begin_ns;
+  kernel->end_ns = end_ns;
+  kernel->args.emplace_back("placed by", "the GPU's clock, " + ErrorBoundText(error_ns));
+  kernel->args.emplace_back("the host saw its start after",
+                            DurationText(op.kernel_start_seen_ns - begin_ns));
 }
 
 // A flow is sampled when it has changed, but not twice within a second: what is drawn
@@ -702,6 +749,8 @@ Timeline Builder::Finish() {
                     " operations are drawn as long as their enqueueing took: their end was not "
                     "seen (no network steps and no kernel events)";
   }
+  timeline.clocks = options_.clocks;
+  for (const GpuClockState& clock : gpus_.Clocks()) timeline.clocks.push_back(ClockText(clock));
   if (!by_wall_clock_.empty()) {
     if (!timeline.note.empty()) timeline.note += "; ";
     timeline.note += "clocks were not aligned, hosts put in place by their wall clocks:";

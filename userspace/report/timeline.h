@@ -31,7 +31,7 @@ enum class TrackKind : uint8_t {
   kOperations,  // of one communicator; slices of one stream do not overlap
   kWaits,       // how the time of each operation is shared: host gap, GPU, flush, network, peer
   kChannel,     // head-of-line state of one flow (communicator, channel, direction, peer)
-  kKernels,     // NCCL kernels as seen by the host
+  kKernels,     // NCCL kernels, by the GPU's clock where it is known, else as the host saw them
   kIncidents,   // verdicts
 };
 
@@ -63,6 +63,7 @@ struct Timeline {
   std::vector<FlameSample> flame;     // merged: one entry per stack
   uint64_t operations = 0;            // in the window
   std::string note;                   // what was left out, or empty
+  std::vector<std::string> clocks;    // how well each one is known, a line each
 };
 
 // Reads the source to its end. Memory grows with the operations in the window.

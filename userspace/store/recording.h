@@ -45,6 +45,8 @@ class RecordingWriter {
   [[nodiscard]] virtual absl::Status Append(Snapshot snapshot) = 0;
   // Inserts or replaces by Incident::id.
   [[nodiscard]] virtual absl::Status PutIncident(const Incident& incident) = 0;
+  // How well the clock of a host is known, in words; by host.
+  [[nodiscard]] virtual absl::Status PutClock(const std::string& host, const std::string& text) = 0;
   [[nodiscard]] virtual absl::Status Flush() = 0;
   virtual uint64_t bytes_written() const = 0;   // compressed payload so far
   virtual uint64_t snapshots_lost() const = 0;  // could not be stored
@@ -59,6 +61,7 @@ struct RecordingInfo {
   uint64_t snapshots = 0;
   uint64_t snapshots_lost = 0;
   uint64_t payload_bytes = 0;
+  std::vector<std::string> clocks;  // of merged hosts: how well each is known
   bool truncated = false;  // a damaged tail was left out; `problem` says where
   std::string problem;
 };

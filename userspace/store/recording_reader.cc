@@ -26,6 +26,7 @@ using store_internal::QueryInt;
 using store_internal::Statement;
 using store_internal::ToStatus;
 
+constexpr size_t kMaxClocks = 4096;
 constexpr char kMagic[16] = {'S', 'Q', 'L', 'i', 't', 'e', ' ', 'f',
                              'o', 'r', 'm', 'a', 't', ' ', '3', '\0'};
 
@@ -194,6 +195,10 @@ absl::Status Reader::ReadInfo() {
     int code = SQLITE_ROW;
     while ((code = meta->Step()) == SQLITE_ROW) {
       if (meta->Text(0) == "created_by") info_.created_by = meta->Text(1);
+      if (meta->Text(0).rfind(store_internal::kClockPrefix, 0) == 0 &&
+          info_.clocks.size() < kMaxClocks) {
+        info_.clocks.push_back(meta->Text(1));
+      }
       if (meta->Text(0) == "snapshots_lost") {
         info_.snapshots_lost = static_cast<uint64_t>(meta->Int(1));
       }

@@ -120,6 +120,10 @@ class Writer : public RecordingWriter {
     changed_incidents_[incident.id] = IncidentToJson(incident);
     return absl::OkStatus();
   }
+  absl::Status PutClock(const std::string& host, const std::string& text) override {
+    clocks_[host] = text;
+    return absl::OkStatus();
+  }
   absl::Status Flush() override { return Commit(); }
   uint64_t bytes_written() const override { return bytes_written_; }
   uint64_t snapshots_lost() const override { return lost_; }
@@ -169,6 +173,7 @@ class Writer : public RecordingWriter {
   std::map<int64_t, uint64_t> pending_since_;  // by host: time of its first pending snapshot
   std::deque<Batch> waiting_;                  // encoded, not yet committed
   std::map<uint64_t, std::string> changed_incidents_;
+  std::map<std::string, std::string> clocks_;
   std::deque<Host> hosts_;
   int64_t stored_hosts_ = 0;  // up to this id
   std::deque<Group> groups_;  // committed ones; the last one may still grow
@@ -372,7 +377,7 @@ void Writer::LoseWaiting() {
 
 absl::Status Writer::Commit() {
   const absl::Status encoded = EncodePending();
-  if (waiting_.empty() && changed_incidents_.empty()) return encoded;
+  if (waiting_.empty() && changed_incidents_.empty() && clocks_.empty()) return encoded;
   size_t dropped_groups = 0;
   absl::Status status = WriteAll(&dropped_groups);
   if (absl::IsResourceExhausted(status)) {
@@ -398,6 +403,7 @@ absl::Status Writer::Commit() {
   }
   waiting_.clear();
   changed_incidents_.clear();
+  clocks_.clear();
   if (!hosts_.empty()) stored_hosts_ = hosts_.back().id;
   if (dropped_groups > 0) return Execute(db_.get(), "PRAGMA incremental_vacuum;");
   return encoded;
@@ -442,6 +448,14 @@ absl::Status Writer::WriteAll(size_t* dropped_groups) {
     if (!put.ok()) return put.status();
     put->Bind(1, Signed(id));
     put->BindText(2, json);
+    RETURN_IF_ERROR(put->Run());
+  }
+  for (const auto& [host, text] : clocks_) {
+    absl::StatusOr<Statement> put =
+        Statement::Prepare(db, "INSERT OR REPLACE INTO meta VALUES(?1, ?2)");
+    if (!put.ok()) return put.status();
+    put->BindText(1, store_internal::kClockPrefix + host);
+    put->BindText(2, text);
     RETURN_IF_ERROR(put->Run());
   }
   if (lost_ > 0) {

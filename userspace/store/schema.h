@@ -32,6 +32,9 @@ inline constexpr Table kTables[] = {
     {"incident", "CREATE TABLE incident(id INTEGER PRIMARY KEY, json TEXT)"},
 };
 
+// Keys in `meta`, before the name of a host: how well its clock is known.
+inline constexpr char kClockPrefix[] = "clock:";
+
 // No batch is larger; the reader refuses what is.
 inline constexpr int kMaxPayloadBytes = 64 << 20;
 

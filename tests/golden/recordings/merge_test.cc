@@ -70,6 +70,12 @@ TEST(Merge, TwoHostsWithTheirOwnClocksGiveTheVerdictOfOne) {
                                   "/b.mycroft -o " + merged + " 2>" + folder + "/log")
                                      .c_str());
   EXPECT_EQ(WEXITSTATUS(status), 0);
+  // How well the second host's clock is known is said, and is in the recording.
+  const auto info = RecordingReader::Open(merged);
+  ASSERT_TRUE(info.ok());
+  ASSERT_EQ((*info)->info().clocks.size(), 1u);
+  EXPECT_EQ((*info)->info().clocks[0].rfind("clock of b: \u00b1", 0), 0u)
+      << (*info)->info().clocks[0];
   std::vector<Incident> one = Verdict(whole), two = Verdict(merged);
   ASSERT_EQ(one.size(), 1u);
   ASSERT_EQ(two.size(), 1u);
