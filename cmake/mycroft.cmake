@@ -19,6 +19,14 @@ if(MYCROFT_SANITIZE)
     $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
   target_link_options(mycroft_flags INTERFACE -fsanitize=${MYCROFT_SANITIZE})
 endif()
+if(MYCROFT_FUZZ)
+  # Every library is instrumented, so that fuzzers see the coverage of what they link.
+  set(MYCROFT_FUZZ_SANITIZERS address,undefined)
+  target_compile_options(mycroft_flags INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=fuzzer-no-link,${MYCROFT_FUZZ_SANITIZERS}>
+    $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=undefined> -g1 -O1)
+  target_link_options(mycroft_flags INTERFACE -fsanitize=${MYCROFT_FUZZ_SANITIZERS})
+endif()
 target_include_directories(mycroft_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_definitions(mycroft_flags INTERFACE MYCROFT_VERSION="${PROJECT_VERSION}")
 
@@ -58,4 +66,17 @@ function(mycroft_test name)
     # They count the programs of the whole host: one at a time.
     set_tests_properties(${name} PROPERTIES RESOURCE_LOCK bpf)
   endif()
+endfunction()
+
+# mycroft_fuzzer(NAME SRCS a_fuzz.cc DEPS x): a libFuzzer program, in the preset `fuzz` only.
+# MYCROFT_FUZZER is defined in it: one file serves it and its seeds test.
+function(mycroft_fuzzer name)
+  if(NOT MYCROFT_FUZZ)
+    return()
+  endif()
+  cmake_parse_arguments(A "" "" "SRCS;DEPS" ${ARGN})
+  add_executable(${name} ${A_SRCS})
+  target_link_libraries(${name} PRIVATE mycroft_flags ${A_DEPS})
+  target_link_options(${name} PRIVATE -fsanitize=fuzzer,${MYCROFT_FUZZ_SANITIZERS})
+  target_compile_definitions(${name} PRIVATE MYCROFT_FUZZER)
 endfunction()

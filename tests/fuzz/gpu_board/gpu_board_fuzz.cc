@@ -115,7 +115,7 @@ extern "C" int MycroftGpuBoardFuzz(const uint8_t* data, size_t size) {
   return 0;
 }
 
-#ifdef MYCROFT_FUZZ_GPU_BOARD
+#ifdef MYCROFT_FUZZER
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return MycroftGpuBoardFuzz(data, size);
 }
