@@ -42,6 +42,11 @@ function(mycroft_library name)
   target_link_libraries(${name} PUBLIC mycroft_flags ${A_DEPS})
 endfunction()
 
+# Where hostile or damaged bytes are read, and where we are guests: CI runs the tests of
+# these under sanitizers (label and target `guarded`); `tools/test --asan` runs all.
+set(MYCROFT_GUARDED cupti userspace/source userspace/decode userspace/store tests/fuzz)
+add_custom_target(guarded)
+
 # mycroft_test(NAME [ALONE] SRCS a_test.cc DEPS x LABELS y): one ctest entry named NAME.
 # ALONE: it watches live processes or counts time, so nothing else runs beside it.
 function(mycroft_test name)
@@ -57,6 +62,12 @@ function(mycroft_test name)
   if(name MATCHES "_bpf_test$")
     set_property(GLOBAL APPEND PROPERTY MYCROFT_BPF_TESTS ${name})  # tests/vm runs them too
   endif()
+  foreach(room IN LISTS MYCROFT_GUARDED)
+    if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/${room}(/|$)")
+      list(APPEND A_LABELS guarded)
+      add_dependencies(guarded ${name})
+    endif()
+  endforeach()
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 300)
   endif()
