@@ -62,6 +62,10 @@ class LoadedNvml final : public Nvml {
     if (f_.event_set != nullptr && f_.event_set(&events_) != abi::kSuccess) events_ = nullptr;
   }
 
+  ~LoadedNvml() override {
+    if (events_ != nullptr && f_.event_free != nullptr) f_.event_free(events_);
+  }
+
   const std::string& path() const override { return path_; }
   const std::string& driver_version() const override { return driver_version_; }
   std::vector<std::string> missing() const override { return missing_; }
