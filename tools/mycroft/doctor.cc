@@ -718,13 +718,9 @@ int RunDoctor(const Config& config, const Options& options) {
   const absl::StatusOr<std::unique_ptr<BpfKernelProbes>> probes = BpfKernelProbes::Create({});
   if (!probes.ok()) return Fail(probes.status());
   input.probes = probes->get();
-  // A host without NVIDIA's driver misses nothing; one with a stand-in asks for it.
-  std::error_code error;
-  if (fs::exists("/proc/driver/nvidia/version", error) || fs::exists("/dev/nvidiactl", error) ||
-      input.getenv("MYCROFT_NVML")) {
-    input.gpu_health.nvml_library = DefaultNvmlLibrary();
-    input.gpu_health.kernel_log = "/dev/kmsg";
-  }
+  input.gpu_health.nvml_library = DefaultNvmlLibrary();
+  // A host without NVIDIA's driver has no Xids to miss.
+  if (!input.gpu_health.nvml_library.empty()) input.gpu_health.kernel_log = "/dev/kmsg";
   ProbeSet& set = (*probes)->set();
   const absl::Status measured = set.StartCostMeasurement();
   const auto enough = std::chrono::steady_clock::now() + kMeasureCost;
