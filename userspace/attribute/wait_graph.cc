@@ -127,14 +127,38 @@ class Builder {
   }
 
   // A worker with operations in flight and nobody left to move them.
-  bool EndedSink(const Worker& worker, const Comm* comm, Sink* sink) const {
-    if (!worker.alive() || worker.HeadOp() == nullptr || !ProgressEnded(worker)) return false;
-    sink->kind = SinkKind::kProxyEnded;
-    sink->worker = &worker;
-    sink->comm = comm;
-    sink->why =
+  bool Ended(const Worker& worker) const {
+    return worker.alive() && worker.HeadOp() != nullptr && ProgressEnded(worker);
+  }
+
+  // What the node's worker waits for where no flow has to be asked: a state of its host, or
+  // the end of its progress thread; that end is only an effect where a peer is gone.
+  bool HostDecides(Node& node, const Comm& comm) {
+    const Worker& worker = *node.worker;
+    Sink sink;
+    if (HostSink(worker, &comm, &sink)) {
+      node.sinks.push_back(std::move(sink));
+      return true;
+    }
+    if (!Ended(worker)) return false;
+    bool gone = false;
+    for (const auto& [rank, peer] : comm.members) {
+      Sink theirs;
+      if (peer->worker == &worker || !HostSink(*peer->worker, &comm, &theirs) ||
+          theirs.kind != SinkKind::kDead) {
+        continue;
+      }
+      gone = true;
+      AddEdge(node, comm, rank, "its progress thread has ended and that process is gone");
+    }
+    if (gone) return true;
+    sink.kind = SinkKind::kProxyEnded;
+    sink.worker = &worker;
+    sink.comm = &comm;
+    sink.why =
         "its progress thread has ended, as after a failed request; what its flows show is their "
         "last state";
+    node.sinks.push_back(std::move(sink));
     return true;
   }
 
@@ -142,13 +166,13 @@ class Builder {
                const FlowSample& at, uint64_t since, bool nothing_in_flight, std::string why) {
     // Either end may be unable to move for a reason of its own.
     for (const Worker* end : {to, from}) {
+      if (end == node.worker) {
+        if (HostDecides(node, *comm)) return;
+        continue;
+      }
       Sink host;
-      if (HostSink(*end, comm, &host) || EndedSink(*end, comm, &host)) {
-        if (end == node.worker) {
-          node.sinks.push_back(host);
-        } else {
-          node.edges.push_back({end, why});
-        }
+      if (HostSink(*end, comm, &host) || Ended(*end)) {
+        node.edges.push_back({end, why});
         return;
       }
     }
@@ -192,14 +216,9 @@ class Builder {
   }
 
   void Look(Node& node) {
-    const Worker& worker = *node.worker;
     const Op& op = *node.head;
     const Comm& comm = *op.member->comm;
-    Sink host;
-    if (HostSink(worker, &comm, &host) || EndedSink(worker, &comm, &host)) {
-      node.sinks.push_back(host);
-      return;
-    }
+    if (HostDecides(node, comm)) return;
     std::vector<const FlowSample*> flows;
     for (const auto& [line, flow] : op.member->flows) {
       if (flow.op_id == op.s.id && flow.open_ops > 0 && flow.state != MC_FLOW_IDLE) {

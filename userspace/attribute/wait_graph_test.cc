@@ -229,6 +229,24 @@ TEST_F(WaitGraphTest, ProgressThreadThatHasEnded) {
   EXPECT_THAT(Ranks(graph.victims), UnorderedElementsAre(0, 1, 3));
 }
 
+TEST_F(WaitGraphTest, ProgressThreadsThatEndedBecauseAPeerIsGone) {
+  HandMadeJob job(4);
+  for (int rank : {1, 3}) {
+    HostSample& host = job.Host(rank);
+    host.state = 'S';
+    host.threads = {{.tid = 7, .roles = MC_THREAD_LAUNCH, .state = 'S'},
+                    {.tid = 8, .roles = MC_THREAD_PROGRESS, .state = 'S'}};
+  }
+  Warm(job);
+  job.EnterAll();
+  job.Ring(2, MC_FLOW_SEND_PEER, MC_FLOW_RECV_REMOTE);
+  job.Exit(2);
+  for (int rank : {1, 3}) job.Host(rank).threads[1].state = 'X';
+  const WaitGraph graph = After(job);
+  OnlySink(graph, SinkKind::kDead, 2);
+  EXPECT_THAT(Ranks(graph.victims), UnorderedElementsAre(0, 1, 3));
+}
+
 TEST_F(WaitGraphTest, NotEntered) {
   HandMadeJob job(4);
   Warm(job);
