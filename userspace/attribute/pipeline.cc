@@ -755,7 +755,7 @@ class Pipeline::Impl {
         auto edge = *edges.begin();
         edges.erase(edges.begin());
         const Sink& sink = *sample[edge];
-        bool watched = edge.first->host_now.has_value() && edge.second->host_now.has_value();
+        bool watched = edge.first->host_now() != nullptr && edge.second->host_now() != nullptr;
         Culprit culprit;
         if (sink.nothing_in_flight && watched) {
           culprit = MakeCulprit(*edge.first, Component::kNic, 0.6);
@@ -985,7 +985,7 @@ class Pipeline::Impl {
       // much as they waited: on a busy host every thread waits a little.
       std::string starved;
       double turn_ns = 0;
-      const double starvation = CpuStarvation(*worker, &starved, &turn_ns);
+      const double starvation = CpuStarvation(*worker, since, &starved, &turn_ns);
       double explained =
           blame.lost_ns > 0 ? starvation * (blame.normal_ns + blame.lost_ns) / blame.lost_ns : 0;
       if (turn_ns > 0 && !TurnsExplain(turn_ns, TransitExcess(blame, *worker))) explained = 0;

@@ -9,6 +9,10 @@
 namespace mycroft {
 namespace {
 
+// Spans of starvation: a verdict must come soon, and a quota gives CPU time in bursts.
+constexpr uint64_t kSoonNs = 400'000'000;
+constexpr uint64_t kLongNs = 1'000'000'000;
+
 struct Edge {
   const Worker* to = nullptr;
   std::string why;
@@ -118,7 +122,7 @@ class Builder {
       return true;
     }
     std::string figures;
-    if (not_starved_.count(&worker) == 0 && CpuStarvation(worker, &figures) >= 0.5) {
+    if (not_starved_.count(&worker) == 0 && CpuStarvation(worker, 0, &figures) >= 0.5) {
       sink->kind = SinkKind::kHostStarved;
       sink->why = figures;
       return true;
@@ -530,13 +534,15 @@ WaitGraph BuildWaitGraph(const JobModel& model, const std::vector<Worker*>& job,
 }
 
 bool IsStopped(const Worker& worker) {
-  return worker.host_now && (worker.host_now->state == 'T' || worker.host_now->state == 't');
+  const HostSample* host = worker.host_now();
+  return host != nullptr && (host->state == 'T' || host->state == 't');
 }
 
 bool ProgressEnded(const Worker& worker) {
-  if (!worker.host_now) return false;
+  const HostSample* host = worker.host_now();
+  if (host == nullptr) return false;
   bool ended = false;
-  for (const ThreadSample& thread : worker.host_now->threads) {
+  for (const ThreadSample& thread : host->threads) {
     if ((thread.roles & MC_THREAD_PROGRESS) == 0) continue;
     if (thread.state != 'X') return false;
     ended = true;
@@ -544,53 +550,93 @@ bool ProgressEnded(const Worker& worker) {
   return ended;
 }
 
-double CpuStarvation(const Worker& worker, std::string* text, double* turn_ns) {
-  if (turn_ns != nullptr) *turn_ns = 0;
-  if (!worker.host_now || !worker.host_before) return 0;
-  double elapsed = static_cast<double>(worker.host_now_ns - worker.host_before_ns);
-  if (elapsed <= 0) return 0;
-  double worst = 0;
-  for (const ThreadSample& now : worker.host_now->threads) {
-    for (const ThreadSample& before : worker.host_before->threads) {
-      if (now.tid != before.tid || now.runq_wait_ns < before.runq_wait_ns ||
-          now.run_ns < before.run_ns) {
-        continue;
-      }
-      double waited = static_cast<double>(now.runq_wait_ns - before.runq_wait_ns);
-      double ran = static_cast<double>(now.run_ns - before.run_ns);
-      double share = waited / std::max(elapsed, waited + ran);
-      if (share > worst) {
-        worst = share;
-        if (turn_ns != nullptr) {
-          *turn_ns = now.slices > before.slices && before.slices > 0
-                         ? waited / static_cast<double>(now.slices - before.slices)
-                         : 0;
-        }
-        if (text != nullptr) {
-          char buffer[192];
-          std::snprintf(buffer, sizeof(buffer),
-                        "its %s thread (tid %u) waited for a CPU %.0f ms of the last %.0f ms",
-                        (now.roles & MC_THREAD_PROGRESS) != 0 ? "proxy" : "main", now.tid,
-                        waited / 1e6, elapsed / 1e6);
-          *text = buffer;
-        }
-      }
+namespace {
+
+const ThreadSample* FindThread(const HostSample& host, uint32_t tid) {
+  for (const ThreadSample& thread : host.threads) {
+    if (thread.tid == tid) return &thread;
+  }
+  return nullptr;
+}
+
+// Runnable in each sample from `first` on; needs enough of them to say so.
+bool AlwaysRunnable(const std::deque<HostAt>& samples, size_t first, uint32_t tid) {
+  if (samples.size() - first < 3) return false;
+  for (size_t i = first; i < samples.size(); ++i) {
+    const ThreadSample* thread = FindThread(samples[i].sample, tid);
+    if (thread == nullptr || thread->state != 'R') return false;
+  }
+  return true;
+}
+
+// The share of the time since sample `first`; replaces *text and *turn_ns where it is more
+// than `worst`.
+double StarvationSince(const Worker& worker, size_t first, double worst, std::string* text,
+                       double* turn_ns) {
+  const HostAt& from = worker.host_samples[first];
+  const HostAt& to = worker.host_samples.back();
+  const double elapsed = static_cast<double>(to.t_ns - from.t_ns);
+  if (elapsed <= 0) return worst;
+  char buffer[192];
+  auto keep = [&](double share, double turn) {
+    worst = share;
+    if (turn_ns != nullptr) *turn_ns = turn;
+    if (text != nullptr) *text = buffer;
+  };
+  for (const ThreadSample& now : to.sample.threads) {
+    const ThreadSample* before = FindThread(from.sample, now.tid);
+    if (before == nullptr || now.runq_wait_ns < before->runq_wait_ns ||
+        now.run_ns < before->run_ns) {
+      continue;
+    }
+    double waited = static_cast<double>(now.runq_wait_ns - before->runq_wait_ns);
+    const double ran = static_cast<double>(now.run_ns - before->run_ns);
+    double turn = now.slices > before->slices && before->slices > 0
+                      ? waited / static_cast<double>(now.slices - before->slices)
+                      : 0;
+    // The kernel adds a wait when it is over.
+    if (elapsed - ran > waited && AlwaysRunnable(worker.host_samples, first, now.tid)) {
+      waited = elapsed - ran;
+      turn = 0;
+    }
+    const double share = waited / std::max(elapsed, waited + ran);
+    if (share <= worst) continue;
+    std::snprintf(buffer, sizeof(buffer),
+                  "its %s thread (tid %u) waited for a CPU %.0f ms of the last %.0f ms",
+                  (now.roles & MC_THREAD_PROGRESS) != 0 ? "proxy" : "main", now.tid,
+                  std::min(waited, elapsed) / 1e6, elapsed / 1e6);
+    keep(share, turn);
+  }
+  if (to.sample.throttled_ns > from.sample.throttled_ns) {
+    // A sum over CPUs, added when a throttling is over.
+    const double throttled =
+        std::min(elapsed, static_cast<double>(to.sample.throttled_ns - from.sample.throttled_ns));
+    if (throttled / elapsed > worst) {
+      std::snprintf(buffer, sizeof(buffer),
+                    "its cgroup was throttled %.0f ms of the last %.0f ms (CPU quota)",
+                    throttled / 1e6, elapsed / 1e6);
+      keep(throttled / elapsed, 0);
     }
   }
-  if (worker.host_now->throttled_ns > worker.host_before->throttled_ns) {
-    double throttled =
-        static_cast<double>(worker.host_now->throttled_ns - worker.host_before->throttled_ns);
-    if (throttled / elapsed > worst) {
-      worst = std::min(1.0, throttled / elapsed);
-      if (turn_ns != nullptr) *turn_ns = 0;
-      if (text != nullptr) {
-        char buffer[160];
-        std::snprintf(buffer, sizeof(buffer),
-                      "its cgroup was throttled %.0f ms of the last %.0f ms (CPU quota)",
-                      throttled / 1e6, elapsed / 1e6);
-        *text = buffer;
-      }
-    }
+  return worst;
+}
+
+}  // namespace
+
+double CpuStarvation(const Worker& worker, uint64_t since_ns, std::string* text, double* turn_ns) {
+  if (turn_ns != nullptr) *turn_ns = 0;
+  const std::deque<HostAt>& samples = worker.host_samples;
+  if (samples.size() < 2) return 0;
+  auto newest_at = [&](uint64_t t_ns) {  // or the oldest
+    size_t i = samples.size() - 1;
+    while (i > 0 && samples[i].t_ns > t_ns) --i;
+    return i;
+  };
+  const uint64_t now = samples.back().t_ns;
+  if (since_ns != 0) return StarvationSince(worker, newest_at(since_ns), 0, text, turn_ns);
+  double worst = 0;
+  for (uint64_t window : {kSoonNs, kLongNs}) {
+    worst = StarvationSince(worker, newest_at(now - std::min(now, window)), worst, text, turn_ns);
   }
   return worst;
 }

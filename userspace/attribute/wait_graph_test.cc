@@ -381,10 +381,37 @@ TEST_F(WaitGraphTest, StarvedByItsQuota) {
   job.Host(1).throttled_ns = 800'000'000;
   job.Apply(model_);
   std::string text;
-  EXPECT_NEAR(CpuStarvation(*model_.workers()[1], &text), 0.8, 1e-9);
+  EXPECT_NEAR(CpuStarvation(*model_.workers()[1], 0, &text), 0.8, 1e-9);
   EXPECT_THAT(text, HasSubstr("throttled 800 ms of the last 1000 ms"));
-  EXPECT_EQ(CpuStarvation(*model_.workers()[0], nullptr), 0);
+  EXPECT_EQ(CpuStarvation(*model_.workers()[0], 0, nullptr), 0);
   OnlySink(BuildWaitGraph(model_, model_.Jobs()[0], kStillNs), SinkKind::kHostStarved, 1);
+}
+
+// A quota's waits enter the kernel's figures when they are over.
+TEST_F(WaitGraphTest, StarvedWithoutAFigureUntilTheWaitIsOver) {
+  HandMadeJob job(1);
+  auto sample = [&](char state, uint64_t run_ms) {
+    job.Host(0).threads = {{.tid = 70,
+                            .roles = MC_THREAD_PROGRESS,
+                            .state = state,
+                            .run_ns = run_ms * 1'000'000,
+                            .runq_wait_ns = 5}};
+    job.Apply(model_);
+    job.Sleep(250);
+  };
+  auto starvation = [&](std::string* text) {
+    return CpuStarvation(*model_.workers()[0], 0, text);
+  };
+  for (char state : {'S', 'R', 'R'}) sample(state, 100);
+  EXPECT_EQ(starvation(nullptr), 0);  // it may have slept
+  sample('R', 105);
+  std::string text;
+  EXPECT_NEAR(starvation(&text), 0.99, 1e-9);
+  EXPECT_THAT(text, HasSubstr("proxy thread (tid 70) waited for a CPU 495 ms of the last 500 ms"));
+  sample('R', 355);  // it runs again
+  EXPECT_NEAR(starvation(nullptr), 0.49, 1e-9);
+  for (uint64_t run = 605; run < 1700; run += 250) sample('R', run);
+  EXPECT_NEAR(starvation(nullptr), 0, 1e-9);
 }
 
 TEST_F(WaitGraphTest, CountersThatRunBackwardsAreNoStarvation) {
@@ -396,7 +423,7 @@ TEST_F(WaitGraphTest, CountersThatRunBackwardsAreNoStarvation) {
   job.Host(0).threads = {{.tid = 70, .run_ns = 0, .runq_wait_ns = 0}};
   job.Host(0).throttled_ns = 0;
   job.Apply(model_);
-  EXPECT_EQ(CpuStarvation(*model_.workers()[0], nullptr), 0);
+  EXPECT_EQ(CpuStarvation(*model_.workers()[0], 0, nullptr), 0);
 }
 
 // ---- several, none, unseen -----------------------------------------------------------

@@ -197,10 +197,11 @@ void JobModel::ApplyProcess(const Snapshot& snapshot, const ProcessSample& proce
     if (!process.name.empty()) worker->name = process.name;
     if (!process.container.empty()) worker->container = process.container;
     if (process.host) {
-      worker->host_before = std::move(worker->host_now);
-      worker->host_before_ns = worker->host_now_ns;
-      worker->host_now = process.host;
-      worker->host_now_ns = snapshot.t_ns;
+      std::deque<HostAt>& kept = worker->host_samples;
+      const size_t n = kept.size();
+      if (n >= 2 && kept[n - 1].t_ns < kept[n - 2].t_ns + kHostStepNs) kept.pop_back();
+      kept.push_back({snapshot.t_ns, *process.host});
+      while (kept.size() > 2 && kept[1].t_ns + kHostHistoryNs < snapshot.t_ns) kept.pop_front();
     }
     if (process.status != worker->status) {
       worker->status = process.status;
@@ -421,7 +422,7 @@ JobView JobModel::View() const {
       rv.host = worker.host;
       rv.process = worker.key;
       rv.process_name = worker.name;
-      rv.process_state = !worker.alive() ? 'X' : worker.host_now ? worker.host_now->state : '?';
+      rv.process_state = !worker.alive() ? 'X' : worker.host_now() != nullptr ? worker.host_now()->state : '?';
       const Op* current = nullptr;
       for (auto it = worker.ops.rbegin(); it != worker.ops.rend(); ++it) {
         if (it->second.member != member) continue;

@@ -83,6 +83,14 @@ struct Settled {
   uint64_t bytes = 0;      // sent + received
 };
 
+constexpr uint64_t kHostHistoryNs = 6'000'000'000;
+constexpr uint64_t kHostStepNs = 200'000'000;
+
+struct HostAt {
+  uint64_t t_ns = 0;  // of the snapshot
+  HostSample sample;
+};
+
 struct Worker {
   size_t index = 0;
   std::string host;
@@ -105,8 +113,13 @@ struct Worker {
   uint32_t profiler_api = 0;
   std::array<uint64_t, MC_LOSS_COUNT> lost{};
   uint64_t torn_reads = 0;
-  std::optional<HostSample> host_now, host_before;  // the last two, for deltas
-  uint64_t host_now_ns = 0, host_before_ns = 0;
+  // What the host said of the process: the newest of the last kHostHistoryNs, oldest first,
+  // about kHostStepNs apart; empty without host samples.
+  std::deque<HostAt> host_samples;
+
+  const HostSample* host_now() const {
+    return host_samples.empty() ? nullptr : &host_samples.back().sample;
+  }
 
   // The oldest operation in flight; nullptr: none.
   const Op* HeadOp() const;
