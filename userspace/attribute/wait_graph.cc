@@ -269,6 +269,9 @@ class Builder {
     }
   }
 
+  // What moved so lately may not have reached the other end.
+  bool Fresh(uint64_t moved_ns) const { return model_.now_ns() < moved_ns + still_ns_; }
+
   // True when the peer is not in this operation (yet): then it decides.
   bool PeerElsewhere(Node& node, const FlowSample& flow, const Member& peer, const Op** theirs) {
     const Op& op = *node.head;
@@ -321,7 +324,13 @@ class Builder {
         const FlowSample* send = theirs == nullptr ? nullptr
                                                    : FindFlow(*peer, theirs->s.id, flow.channel,
                                                               MC_SEND, op.member->info.rank);
-        if (theirs == nullptr || theirs->complete || theirs->settled) {
+        const bool finished = theirs == nullptr || theirs->complete || theirs->settled;
+        if (finished ? theirs != nullptr && Fresh(theirs->end_ns)
+                     : send != nullptr && Fresh(send->moved_ns)) {
+          AddEdge(node, comm, flow.peer, FlowName(flow, comm) + ": its data is on its way");
+          return;
+        }
+        if (finished) {
           AddPath(node, peer->worker, node.worker, &comm, flow, flow.state_ns, false,
                   NameOf(*peer->worker) + " has finished sending, " + NameOf(*node.worker) +
                       " has not received (" + Counts(flow) + ")");
@@ -395,6 +404,10 @@ class Builder {
             (recv->state == MC_FLOW_RECV_GPU || recv->state == MC_FLOW_RECV_FLUSH ||
              recv->state == MC_FLOW_QUEUED)) {
           AddEdge(node, comm, flow.peer, FlowName(flow, comm) + ": the receiver has no free slot");
+          return;
+        }
+        if (recv != nullptr && Fresh(recv->moved_ns)) {
+          AddEdge(node, comm, flow.peer, FlowName(flow, comm) + ": the receiver goes on");
           return;
         }
         bool credit = flow.state == MC_FLOW_SEND_PEER;
@@ -559,14 +572,34 @@ const ThreadSample* FindThread(const HostSample& host, uint32_t tid) {
   return nullptr;
 }
 
-// Runnable in each sample from `first` on; needs enough of them to say so.
-bool AlwaysRunnable(const std::deque<HostAt>& samples, size_t first, uint32_t tid) {
-  if (samples.size() - first < 3) return false;
+// How long a thread was runnable and did not run since sample `first`, by its state in the
+// samples; counted where three in a row say so, as one that sleeps now and then is often
+// seen runnable twice.
+double SeenWaiting(const std::deque<HostAt>& samples, size_t first, uint32_t tid) {
+  double waited = 0, in_row = 0;
+  size_t row = 0;
+  const ThreadSample* before = nullptr;
   for (size_t i = first; i < samples.size(); ++i) {
     const ThreadSample* thread = FindThread(samples[i].sample, tid);
-    if (thread == nullptr || thread->state != 'R') return false;
+    if (thread == nullptr || thread->state != 'R') {
+      before = nullptr;
+      continue;
+    }
+    if (before == nullptr) {
+      row = 1;
+      in_row = 0;
+    } else {
+      const double elapsed = static_cast<double>(samples[i].t_ns - samples[i - 1].t_ns);
+      const double ran = static_cast<double>(thread->run_ns - std::min(before->run_ns, thread->run_ns));
+      in_row += std::max(0.0, elapsed - ran);
+      if (++row >= 3) {
+        waited += in_row;
+        in_row = 0;
+      }
+    }
+    before = thread;
   }
-  return true;
+  return waited;
 }
 
 // The share of the time since sample `first`; replaces *text and *turn_ns where it is more
@@ -595,8 +628,9 @@ double StarvationSince(const Worker& worker, size_t first, double worst, std::st
                       ? waited / static_cast<double>(now.slices - before->slices)
                       : 0;
     // The kernel adds a wait when it is over.
-    if (elapsed - ran > waited && AlwaysRunnable(worker.host_samples, first, now.tid)) {
-      waited = elapsed - ran;
+    const double seen = SeenWaiting(worker.host_samples, first, now.tid);
+    if (seen > waited) {
+      waited = seen;
       turn = 0;
     }
     const double share = waited / std::max(elapsed, waited + ran);
