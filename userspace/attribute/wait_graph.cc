@@ -581,7 +581,8 @@ double SeenWaiting(const std::deque<HostAt>& samples, size_t first, uint32_t tid
   const ThreadSample* before = nullptr;
   for (size_t i = first; i < samples.size(); ++i) {
     const ThreadSample* thread = FindThread(samples[i].sample, tid);
-    if (thread == nullptr || thread->state != 'R') {
+    const bool known = thread != nullptr && thread->run_ns != 0;  // no schedstat reads as 0
+    if (!known || thread->state != 'R') {
       before = nullptr;
       continue;
     }
@@ -590,7 +591,8 @@ double SeenWaiting(const std::deque<HostAt>& samples, size_t first, uint32_t tid
       in_row = 0;
     } else {
       const double elapsed = static_cast<double>(samples[i].t_ns - samples[i - 1].t_ns);
-      const double ran = static_cast<double>(thread->run_ns - std::min(before->run_ns, thread->run_ns));
+      const double ran =
+          static_cast<double>(thread->run_ns - std::min(before->run_ns, thread->run_ns));
       in_row += std::max(0.0, elapsed - ran);
       if (++row >= 3) {
         waited += in_row;
@@ -667,7 +669,15 @@ double CpuStarvation(const Worker& worker, uint64_t since_ns, std::string* text,
     return i;
   };
   const uint64_t now = samples.back().t_ns;
-  if (since_ns != 0) return StarvationSince(worker, newest_at(since_ns), 0, text, turn_ns);
+  if (since_ns != 0) {
+    size_t first = newest_at(since_ns);
+    // The time before it dilutes; a later start may leave too little.
+    if (first + 1 < samples.size() && samples[first].t_ns < since_ns &&
+        2 * (now - samples[first + 1].t_ns) >= now - since_ns) {
+      ++first;
+    }
+    return StarvationSince(worker, first, 0, text, turn_ns);
+  }
   double worst = 0;
   for (uint64_t window : {kSoonNs, kLongNs}) {
     worst = StarvationSince(worker, newest_at(now - std::min(now, window)), worst, text, turn_ns);

@@ -420,9 +420,7 @@ TEST_F(WaitGraphTest, StarvedWithoutAFigureUntilTheWaitIsOver) {
     job.Apply(model_);
     job.Sleep(250);
   };
-  auto starvation = [&](std::string* text) {
-    return CpuStarvation(*model_.workers()[0], 0, text);
-  };
+  auto starvation = [&](std::string* text) { return CpuStarvation(*model_.workers()[0], 0, text); };
   for (char state : {'S', 'R', 'R'}) sample(state, 100);
   EXPECT_EQ(starvation(nullptr), 0);  // it may have slept
   sample('R', 105);

@@ -44,20 +44,20 @@ struct Member {
 struct Op {
   OpSample s;
   Member* member = nullptr;
-  uint64_t end_ns = 0;     // 0: in flight, or its end cannot be seen
+  uint64_t end_ns = 0;  // 0: in flight, or its end cannot be seen
   bool complete = false;
-  bool settled = false;    // went into Worker::history
-  uint64_t seen_ns = 0;    // tick of the last sample
+  bool settled = false;  // went into Worker::history
+  uint64_t seen_ns = 0;  // tick of the last sample
 };
 
 // Times of one cycle position, nanoseconds; see Settled.
 enum Share {
-  kHostGap = 0,   // nothing was enqueued on the worker
-  kOwnGpu,        // data or slots were there, its GPU did not take them
-  kFlush,         // local NIC - PCIe - GPU path
-  kSendNet,       // handed to the NIC, not acknowledged
-  kSendPeer,      // the receiver grants no slot
-  kRemote,        // the sending peer
+  kHostGap = 0,  // nothing was enqueued on the worker
+  kOwnGpu,       // data or slots were there, its GPU did not take them
+  kFlush,        // local NIC - PCIe - GPU path
+  kSendNet,      // handed to the NIC, not acknowledged
+  kSendPeer,     // the receiver grants no slot
+  kRemote,       // the sending peer
   kShareCount,
 };
 
@@ -70,17 +70,17 @@ struct Settled {
   uint64_t shape_key = 0;  // the same without the size
   Member* member = nullptr;
   mc_op_kind kind = MC_OP_NONE;
-  int32_t peer = -1;       // p2p
+  int32_t peer = -1;  // p2p
   uint64_t ordinal = 0;
   uint64_t start_ns = 0;
-  uint64_t end_ns = 0;     // never before the previous one's end
-  uint64_t head_ns = 0;    // time as oldest open operation
+  uint64_t end_ns = 0;   // never before the previous one's end
+  uint64_t head_ns = 0;  // time as oldest open operation
   double share[kShareCount] = {};
   // Step times for the transit over an edge; valid where steps > 0.
   uint32_t send_steps = 0, recv_steps = 0;
   uint64_t send_posted_sum_ns = 0, send_done_sum_ns = 0;
   uint64_t recv_posted_sum_ns = 0, recv_data_sum_ns = 0;
-  uint64_t bytes = 0;      // sent + received
+  uint64_t bytes = 0;  // sent + received
 };
 
 constexpr uint64_t kHostHistoryNs = 6'000'000'000;
@@ -97,7 +97,7 @@ struct Worker {
   ProcessKey key;
   std::string name;
   std::string container;
-  int32_t job_rank = -1;          // in the largest communicator
+  int32_t job_rank = -1;  // in the largest communicator
   ProcessStatus status = ProcessStatus::kRunning;
   uint64_t exited_ns = 0;
   std::map<uint32_t, std::unique_ptr<Member>> members;  // by line of the board
