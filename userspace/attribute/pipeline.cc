@@ -936,6 +936,25 @@ class Pipeline::Impl {
     return most;
   }
 
+  struct Starvation {
+    const Worker* worker = nullptr;
+    double share = 0;      // see CpuStarvation()
+    double explained = 0;  // of what is lost
+    std::string figures;
+  };
+
+  static Starvation StarvationOf(const Worker& worker, const BlameResult& blame, uint64_t since) {
+    Starvation out;
+    out.worker = &worker;
+    double turn_ns = 0;
+    out.share = CpuStarvation(worker, since, &out.figures, &turn_ns);
+    const bool turns = turn_ns == 0 || TurnsExplain(turn_ns, TransitExcess(blame, worker));
+    if (blame.lost_ns > 0 && turns) {
+      out.explained = out.share * (blame.normal_ns + blame.lost_ns) / blame.lost_ns;
+    }
+    return out;
+  }
+
   Incident SlowIncident(const std::vector<Worker*>& job, const BlameResult& blame, uint64_t since,
                         size_t cycles) {
     Incident incident;
@@ -983,34 +1002,38 @@ class Pipeline::Impl {
       }
       // Threads without a CPU slow everything they do, whatever it looks like; but only as
       // much as they waited: on a busy host every thread waits a little.
-      std::string starved;
-      double turn_ns = 0;
-      const double starvation = CpuStarvation(*worker, since, &starved, &turn_ns);
-      double explained =
-          blame.lost_ns > 0 ? starvation * (blame.normal_ns + blame.lost_ns) / blame.lost_ns : 0;
-      if (turn_ns > 0 && !TurnsExplain(turn_ns, TransitExcess(blame, *worker))) explained = 0;
-      if (starvation >= 0.2 && component != Component::kUnknown) {
-        if (explained >= kStarvedSure ||
-            (component == Component::kHost && explained >= kStarvedMaybe)) {
+      // Of an edge, either end.
+      Starvation starved = StarvationOf(*worker, blame, since);
+      if (b.kind == BlameKind::kNetEdge) {
+        Starvation receiver = StarvationOf(*b.other, blame, since);
+        if (receiver.explained > starved.explained) starved = std::move(receiver);
+      }
+      if (starved.share >= 0.2) {
+        const std::string name = NameOf(*starved.worker);
+        const bool maybe = starved.explained >= kStarvedMaybe;
+        if (starved.explained >= kStarvedSure || (component == Component::kHost && maybe)) {
           component = Component::kHost;
+          candidates.clear();
+          worker = starved.worker;
           shape = SuspectShape::kHost;
-          text = "the host of " + NameOf(*worker) + " (no CPU for its threads)";
-        } else if (explained >= kStarvedMaybe) {
-          candidates = {component, Component::kHost};
+          text = "the host of " + name + " (no CPU for its threads)";
+        } else if (maybe) {
+          if (candidates.empty()) candidates = {component};
+          candidates.push_back(Component::kHost);
           component = Component::kUnknown;
-          text += " or its host (too little CPU for its threads)";
+          text += " or the host of " + name + " (too little CPU for its threads)";
         }
-        if (explained >= kStarvedMaybe) {
-          incident.evidence.push_back(NameOf(*worker) + ": " + starved);
+        if (maybe) {
+          incident.evidence.push_back(name + ": " + starved.figures);
         } else if (component != Component::kHost) {
           incident.rejected.push_back(
-              {"host of " + NameOf(*worker), starved + ", too little to explain what is lost"});
+              {"host of " + name, starved.figures + ", too little to explain what is lost"});
         }
       }
       if (!done.insert({worker, component}).second) continue;
       Culprit culprit = MakeCulprit(*worker, component, blame.confidence);
       culprit.candidates = candidates;
-      if (b.kind == BlameKind::kNetEdge) {
+      if (shape == SuspectShape::kEdge && b.other != nullptr) {
         culprit.where = NameOf(*worker) + " to " + NameOf(*b.other);
       }
       culprit.gpu_seconds_lost = total_excess > 0 ? lost_total * b.excess_ns / total_excess : 0;
