@@ -43,7 +43,8 @@ function(mycroft_library name)
 endfunction()
 
 # Where hostile or damaged bytes are read, and where we are guests: CI runs the tests of
-# these under sanitizers (label and target `guarded`); `tools/test --asan` runs all.
+# these under sanitizers (label and target `guarded`), and the others without
+# (MYCROFT_GUARDED_TESTS=OFF); `tools/test --quick` and `--asan` run all.
 set(MYCROFT_GUARDED cupti userspace/source userspace/decode userspace/store tests/fuzz)
 add_custom_target(guarded)
 
@@ -54,20 +55,26 @@ function(mycroft_test name)
     return()
   endif()
   cmake_parse_arguments(A "ALONE" "TIMEOUT" "SRCS;DEPS;LABELS;ARGS;ENV" ${ARGN})
+  foreach(room IN LISTS MYCROFT_GUARDED)
+    if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/${room}(/|$)")
+      list(APPEND A_LABELS guarded)
+    endif()
+  endforeach()
   add_executable(${name} ${A_SRCS})
   target_link_libraries(${name} PRIVATE mycroft_flags ${A_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
   # A test's own code runs once: compiling it without optimisation is what saves time.
   target_compile_options(${name} PRIVATE -O0)
+  if("guarded" IN_LIST A_LABELS)
+    add_dependencies(guarded ${name})
+    if(NOT MYCROFT_GUARDED_TESTS)
+      set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
+      return()
+    endif()
+  endif()
   add_test(NAME ${name} COMMAND ${name} ${A_ARGS})
   if(name MATCHES "_bpf_test$")
     set_property(GLOBAL APPEND PROPERTY MYCROFT_BPF_TESTS ${name})  # tests/vm runs them too
   endif()
-  foreach(room IN LISTS MYCROFT_GUARDED)
-    if(CMAKE_CURRENT_SOURCE_DIR MATCHES "^${PROJECT_SOURCE_DIR}/${room}(/|$)")
-      list(APPEND A_LABELS guarded)
-      add_dependencies(guarded ${name})
-    endif()
-  endforeach()
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 300)
   endif()
