@@ -4,52 +4,14 @@
 // system call: counted by interposing the allocator and mmap, and proved by running
 // them under a seccomp filter, where the kernel kills the process at the first system
 // call other than exit. (How long a callback takes is measured in tests/bench/cupti.)
-#include <errno.h>
 #include <gtest/gtest.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <signal.h>
-#include <stddef.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <thread>
 
 #include "cupti/agent/testing/fake_gpu.h"
-
-namespace {
-// Of the calling thread: our own thread may do as it likes.
-thread_local uint64_t t_allocations = 0;
-thread_local uint64_t t_mappings = 0;
-bool Sanitized() { return MYCROFT_SANITIZED[0] != '\0'; }
-}  // namespace
-
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// The library's references resolve to these, since the executable comes first.
-extern "C" {
-void* __libc_malloc(size_t);
-void* __libc_calloc(size_t, size_t);
-void* __libc_realloc(void*, size_t);
-void* malloc(size_t n) {
-  ++t_allocations;
-  return __libc_malloc(n);
-}
-void* calloc(size_t n, size_t m) {
-  ++t_allocations;
-  return __libc_calloc(n, m);
-}
-void* realloc(void* p, size_t n) {
-  ++t_allocations;
-  return __libc_realloc(p, n);
-}
-void* mmap(void* at, size_t n, int prot, int flags, int fd, off_t offset) {
-  ++t_mappings;
-  return reinterpret_cast<void*>(syscall(SYS_mmap, at, n, prot, flags, fd, offset));
-}
-}
-#endif
+#include "cupti/board/testing/counting.h"
 
 namespace mycroft::agent {
 namespace {
@@ -122,19 +84,6 @@ TEST(CuptiCost, NoAllocationWhereBuffersChangeHands) {
   EXPECT_EQ(t_allocations, allocations);
 }
 
-bool AllowExitOnly() {
-  sock_filter code[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit_group, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
-  };
-  sock_fprog program = {sizeof(code) / sizeof(code[0]), code};
-  // This thread only: our own thread of the library waits and reads as it must.
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
-
 constexpr int kFine = 42;  // exit code of the child
 
 int RunUnderSeccomp(bool cheat) {
@@ -143,7 +92,8 @@ int RunUnderSeccomp(bool cheat) {
     Gpu gpu;
     if (!gpu.Init()) _exit(3);
     gpu.Launch(Gpu::Stream(1), kNames[0]);  // this thread is known from here on
-    if (!AllowExitOnly()) _exit(1);
+    // This thread only: our own thread of the library waits and reads as it must.
+    if (!AllowExitOnly(SYS_exit_group)) _exit(1);
     RunJob(gpu, 3000);  // long enough to renew the clock's anchor many times
     size_t size = 0;
     gpu.cupti().request(&size);

@@ -32,6 +32,7 @@ namespace mycroft::agent {
 using board::AddShared;
 using board::Get;
 using board::LineWrite;
+using board::Raise;
 using board::Set;
 using board::SharedLineWrite;
 

@@ -2,13 +2,12 @@
 //
 // Contexts, streams and kernel names: lines of the board found by what CUPTI gives us,
 // and what is known of the end of a stream's work.
-#include <errno.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "cupti/agent/state.h"
+#include "cupti/board/thread_table.h"
 
 namespace mycroft::agent {
 namespace {
@@ -20,14 +19,6 @@ constexpr uint32_t kUnknownId = UINT32_MAX;
 uint64_t ContextKey(uint32_t uid) { return (uint64_t{uid} + 1) & kKeyMask; }
 uint64_t IdKey(uint32_t context_uid, uint32_t stream_id) {
   return (uint64_t{1} << 47 | uint64_t{context_uid & 0x7FFF} << 32 | stream_id) & kKeyMask;
-}
-
-// Raises a high-water mark that several threads raise.
-void Raise(uint32_t* field, uint32_t to) {
-  uint32_t seen = Get(field);
-  while (seen < to && !__atomic_compare_exchange_n(field, &seen, to, false, __ATOMIC_RELEASE,
-                                                   __ATOMIC_RELAXED)) {
-  }
 }
 
 // A line never used, else the one destroyed first. kNotFound: all are in use.
@@ -407,22 +398,7 @@ void NoteBusy(State& s, uint32_t stream, uint64_t ticket, mc_gpu_host_call by, u
 
 ThreadState* RegisterThread(State& s) {
   const auto tid = static_cast<uint32_t>(syscall(SYS_gettid));
-  const uint32_t n = s.threads_next.fetch_add(1, std::memory_order_relaxed);
-  uint32_t index = n;
-  if (n >= MC_GPU_MAX_THREADS) {
-    // Full: take the line of a thread that has ended, if a few looks find one.
-    index = MC_GPU_MAX_THREADS;
-    for (uint32_t i = 0; i < 4 && index == MC_GPU_MAX_THREADS; ++i) {
-      const uint32_t at = (n * 4 + i) % MC_GPU_MAX_THREADS;
-      uint32_t old = s.threads[at].tid.load(std::memory_order_relaxed);
-      if (old != 0 && syscall(SYS_tgkill, s.pid, old, 0) != 0 && errno == ESRCH &&
-          s.threads[at].tid.compare_exchange_strong(old, tid, std::memory_order_acq_rel)) {
-        index = at;
-      }
-    }
-  } else {
-    s.threads[index].tid.store(tid, std::memory_order_relaxed);
-  }
+  const uint32_t index = board::ClaimThread(s.threads, s.threads_next, s.pid, tid);
   t_slot.epoch = s.epoch;
   t_slot.index = index;
   if (index == MC_GPU_MAX_THREADS) {

@@ -48,6 +48,14 @@ inline T AddShared(T* field, T by) {
   return __atomic_fetch_add(field, by, __ATOMIC_RELAXED);
 }
 
+// Raises a high-water mark that several threads raise.
+inline void Raise(uint32_t* mark, uint32_t to) {
+  uint32_t seen = Get(mark);
+  while (seen < to && !__atomic_compare_exchange_n(mark, &seen, to, false, __ATOMIC_RELEASE,
+                                                   __ATOMIC_RELAXED)) {
+  }
+}
+
 // The line is being written while this lives. REQUIRES: no other writer.
 class LineWrite {
  public:

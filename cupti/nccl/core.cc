@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cupti/nccl/core.h"
 
-#include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "cupti/board/thread_table.h"
 #include "cupti/nccl/names.h"
 #include "cupti/nccl/state.h"
 
@@ -19,6 +18,7 @@ using board::Bump;
 using board::BumpSaturated;
 using board::Get;
 using board::LineWrite;
+using board::Raise;
 using board::Set;
 using board::SharedLineWrite;
 
@@ -313,20 +313,7 @@ void StopKernel(State& s, uint64_t payload, uint64_t gpu_timer) {
 
 ThreadState* RegisterThread(State& s) {
   const auto tid = static_cast<uint32_t>(syscall(SYS_gettid));
-  const uint32_t n = s.threads_next.fetch_add(1, std::memory_order_relaxed);
-  uint32_t index = n;
-  if (n >= MC_BOARD_MAX_THREADS) {
-    // Full: take the line of a thread that has ended, if a few looks find one.
-    index = MC_BOARD_MAX_THREADS;
-    for (uint32_t i = 0; i < 4 && index == MC_BOARD_MAX_THREADS; ++i) {
-      const uint32_t at = (n * 4 + i) % MC_BOARD_MAX_THREADS;
-      uint32_t old = s.threads[at].tid.load(std::memory_order_relaxed);
-      if (old != 0 && syscall(SYS_tgkill, s.pid, old, 0) != 0 && errno == ESRCH &&
-          s.threads[at].tid.compare_exchange_strong(old, tid, std::memory_order_acq_rel)) {
-        index = at;
-      }
-    }
-  }
+  const uint32_t index = board::ClaimThread(s.threads, s.threads_next, s.pid, tid);
   t_slot.epoch = s.epoch;
   t_slot.index = index;
   if (index >= MC_BOARD_MAX_THREADS) {
@@ -334,18 +321,11 @@ ThreadState* RegisterThread(State& s) {
     return nullptr;
   }
   ThreadState* t = &s.threads[index];
-  t->tid.store(tid, std::memory_order_relaxed);
   t->line = index;
   t->roles = 0;
   t->anchor = {};
   memset(t->touched, 0, sizeof(t->touched));
-  if (n < MC_BOARD_MAX_THREADS) {
-    uint32_t used = Get(&s.board.header->threads_used);
-    while (used < n + 1 &&
-           !__atomic_compare_exchange_n(&s.board.header->threads_used, &used, n + 1, false,
-                                        __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
-    }
-  }
+  Raise(&s.board.header->threads_used, index + 1);
   mc_board_thread* line = &s.board.threads[index];
   LineWrite write(&line->seq);
   Set(&line->tid, tid);

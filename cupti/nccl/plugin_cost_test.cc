@@ -5,48 +5,13 @@
 // seccomp filter, where the kernel kills the process at the first system call
 // other than exit. (How long a callback takes is measured in
 // tests/bench/plugin.)
-#include <errno.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <signal.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <thread>
 
+#include "cupti/board/testing/counting.h"
 #include "cupti/nccl/plugin_driver.h"
-
-namespace {
-std::atomic<uint64_t> g_allocations{0};
-std::atomic<uint64_t> g_mappings{0};
-bool Sanitized() { return MYCROFT_SANITIZED[0] != '\0'; }
-}  // namespace
-
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// The plugin's references resolve to these, since the executable comes first.
-extern "C" {
-void* __libc_malloc(size_t);
-void* __libc_calloc(size_t, size_t);
-void* __libc_realloc(void*, size_t);
-void* malloc(size_t n) {
-  ++g_allocations;
-  return __libc_malloc(n);
-}
-void* calloc(size_t n, size_t m) {
-  ++g_allocations;
-  return __libc_calloc(n, m);
-}
-void* realloc(void* p, size_t n) {
-  ++g_allocations;
-  return __libc_realloc(p, n);
-}
-void* mmap(void* at, size_t n, int prot, int flags, int fd, off_t offset) {
-  ++g_mappings;
-  return reinterpret_cast<void*>(syscall(SYS_mmap, at, n, prot, flags, fd, offset));
-}
-}
-#endif
 
 namespace mycroft::nccl {
 namespace {
@@ -81,40 +46,26 @@ void RunJob(V5& n, int iterations, int channels) {
 
 TEST(Cost, NoAllocationAndNoMappingAfterInit) {
   if (Sanitized()) GTEST_SKIP() << "the sanitizer has its own allocator";
-  const uint64_t mappings_before = g_mappings;
+  const uint64_t mappings_before = t_mappings;
   V5 n;
-  EXPECT_GE(g_mappings, mappings_before + 2) << "the counter does not count";
+  EXPECT_GE(t_mappings, mappings_before + 2) << "the counter does not count";
   void* probe = malloc(1);
-  EXPECT_GT(g_allocations, 0u) << "the counter does not count";
+  EXPECT_GT(t_allocations, 0u) << "the counter does not count";
   free(probe);
   n.RealClock();
-  const uint64_t allocations = g_allocations;
-  const uint64_t mappings = g_mappings;
+  const uint64_t allocations = t_allocations;
+  const uint64_t mappings = t_mappings;
   RunJob(n, 300, 8);
-  EXPECT_EQ(g_allocations, allocations);
-  EXPECT_EQ(g_mappings, mappings);
+  EXPECT_EQ(t_allocations, allocations);
+  EXPECT_EQ(t_mappings, mappings);
   // A thread that comes new to the plugin allocates nothing either.
   uint64_t in_thread = 1;
   std::thread([&] {
-    const uint64_t before = g_allocations;
+    const uint64_t before = t_allocations;
     n.ProxyOp(nullptr, 0, 1, true);
-    in_thread = g_allocations - before;
+    in_thread = t_allocations - before;
   }).join();
   EXPECT_EQ(in_thread, 0u);
-}
-
-// Not SECCOMP_MODE_STRICT: that takes the time-stamp counter away as well, and with
-// it clock_gettime without a system call.
-bool AllowExitOnly() {
-  sock_filter code[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
-  };
-  sock_fprog program = {sizeof(code) / sizeof(code[0]), code};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
 constexpr int kFine = 42;  // exit code of the child
@@ -125,7 +76,7 @@ int RunUnderSeccomp(bool cheat) {
     V5 n;
     n.RealClock();
     n.Coll();  // this thread is known from here on
-    if (!AllowExitOnly()) _exit(1);
+    if (!AllowExitOnly(SYS_exit)) _exit(1);
     RunJob(n, 3000, 8);  // long enough to renew the clock's anchor many times
     if (cheat) syscall(SYS_getpid);
     syscall(SYS_exit, n.board().header().next_op_id > 6000 ? kFine : 2);

@@ -95,11 +95,7 @@ uint32_t CreateFlow(State& s, const ProxyOpRecord& rec, uint64_t now) {
     auto* out = reinterpret_cast<uint64_t*>(line);
     for (size_t i = 0; i < sizeof(fresh) / 8; ++i) Set(&out[i], words[i]);
   }
-  uint32_t used = Get(&s.board.header->flows_used);
-  while (used < index + 1 &&
-         !__atomic_compare_exchange_n(&s.board.header->flows_used, &used, index + 1, false,
-                                      __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
-  }
+  board::Raise(&s.board.header->flows_used, index + 1);
   const uint32_t home = FlowHome(key, rec.owner_pid);
   for (uint32_t i = 0; i < kMaxProbe; ++i) {
     const uint32_t slot = (home + i) & (kFlowHash - 1);

@@ -60,18 +60,6 @@ std::string TimeOfDay(uint64_t wall_ns) {
   return text;
 }
 
-}  // namespace
-
-PipelineOptions MakePipelineOptions(const Config& config) {
-  PipelineOptions options;
-  options.stuck_min_ns = config.stuck_after_ns;
-  options.slow_factor = config.slow_factor;
-  return options;
-}
-
-
-namespace {
-
 absl::StatusOr<std::unique_ptr<KernelProbes>> OpenProbes(bool strict) {
   absl::StatusOr<std::unique_ptr<BpfKernelProbes>> probes = BpfKernelProbes::Create({});
   if (!probes.ok()) return probes.status();
@@ -94,6 +82,13 @@ absl::Status GiveUpRights() {
 }
 
 }  // namespace
+
+PipelineOptions MakePipelineOptions(const Config& config) {
+  PipelineOptions options;
+  options.stuck_min_ns = config.stuck_after_ns;
+  options.slow_factor = config.slow_factor;
+  return options;
+}
 
 absl::StatusOr<Live> OpenLive(const Config& config, const Options& options) {
   Live out;

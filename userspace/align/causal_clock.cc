@@ -106,8 +106,7 @@ void CausalClock::Forget() {
 // The last epoch contradicts a bound of `side`. All of it that may be younger than the
 // step is forgotten.
 void CausalClock::CloseAtStep(ClockBand::Side side, uint64_t local_ns, int64_t offset_ns) {
-  const ClockBand::Side other =
-      side == ClockBand::kUpper ? ClockBand::kLower : ClockBand::kUpper;
+  const ClockBand::Side other = side == ClockBand::kUpper ? ClockBand::kLower : ClockBand::kUpper;
   Segment& newest = segments_.back();
   undo_ = newest;
   const uint64_t last = newest.Local(
@@ -125,9 +124,9 @@ void CausalClock::Add(ClockBand::Side side, uint64_t remote_ns, uint64_t local_n
                       int64_t error_ns) {
   ++bounds_;
   map_.reset();
-  const auto offset = static_cast<int64_t>(
-      remote_ns - local_ns +
-      static_cast<uint64_t>(side == ClockBand::kUpper ? error_ns : -error_ns));
+  const auto offset =
+      static_cast<int64_t>(remote_ns - local_ns +
+                           static_cast<uint64_t>(side == ClockBand::kUpper ? error_ns : -error_ns));
   if (segments_.empty() || restart_) {
     restart_ = false;
     if (!segments_.empty()) {
@@ -245,8 +244,7 @@ absl::StatusOr<CausalClock::Offset> CausalClock::At(uint64_t local_ns) const {
   result.offset_ns = static_cast<int64_t>(
       static_cast<uint64_t>(segment->base) +
       static_cast<uint64_t>(static_cast<int64_t>(std::llround((high + low) / 2))));
-  result.error_ns =
-      static_cast<uint64_t>(std::ceil(std::max(0.0, (high - low) / 2) + kRoundingNs));
+  result.error_ns = static_cast<uint64_t>(std::ceil(std::max(0.0, (high - low) / 2) + kRoundingNs));
   return result;
 }
 
@@ -301,9 +299,8 @@ const ClockMap& CausalClock::Map() const {
     piece.before = i == 0 && !forgot_;
     piece.after = last;
     if (segment.after_step && i > 0) {
-      piece.unsure_before = std::max(
-          0.0, from - segment.X(segments_[i - 1].Local(std::max(segments_[i - 1].to,
-                                                                segments_[i - 1].from))));
+      piece.unsure_before = std::max(0.0, from - segment.X(segments_[i - 1].Local(std::max(
+                                                     segments_[i - 1].to, segments_[i - 1].from))));
     }
     if (!last && segments_[i + 1].after_step) {
       piece.unsure_after =

@@ -71,8 +71,8 @@ class CausalClock {
   void Restart() { restart_ = true; }
 
   struct Offset {
-    int64_t offset_ns = 0;    // remote - local
-    uint64_t error_ns = 0;    // half width of the band: |true offset - offset| <= error
+    int64_t offset_ns = 0;  // remote - local
+    uint64_t error_ns = 0;  // half width of the band: |true offset - offset| <= error
   };
   // At that local time. FailedPrecondition with the reason when a side has no bound,
   // OutOfRange where a step makes the time ambiguous or it is forgotten.

@@ -69,8 +69,7 @@ bool ClockBand::Fits(Side side, Point p) const {
   p.y *= Sign(side);
   const Side other = Other(side);
   if (hull_[other].empty()) return true;
-  const double reach =
-      p.x >= last_x_ ? height_[other] + steep_[other] * p.x : Reach(other, p.x);
+  const double reach = p.x >= last_x_ ? height_[other] + steep_[other] * p.x : Reach(other, p.x);
   return p.y + reach >= -kSlack;
 }
 
@@ -100,9 +99,8 @@ void ClockBand::Rebuild() {
   }
   size_t next[2] = {0, 0};
   while (next[0] < hull_[0].size() || next[1] < hull_[1].size()) {
-    const bool upper =
-        next[1] >= hull_[1].size() ||
-        (next[0] < hull_[0].size() && hull_[0][next[0]].x <= hull_[1][next[1]].x);
+    const bool upper = next[1] >= hull_[1].size() ||
+                       (next[0] < hull_[0].size() && hull_[0][next[0]].x <= hull_[1][next[1]].x);
     const Side side = upper ? kUpper : kLower;
     Tighten(side, hull_[side][next[side]], next[Other(side)]);
     ++next[side];

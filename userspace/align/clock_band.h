@@ -63,9 +63,9 @@ class ClockBand {
 
   double limit_;
   // Both in the mirrored coordinates of the side.
-  Hull hull_[2];      // lower hull, by x
-  double steep_[2];   // largest slope of a line of the band
-  double height_[2];  // largest intercept at that slope
+  Hull hull_[2];                // lower hull, by x
+  double steep_[2];             // largest slope of a line of the band
+  double height_[2];            // largest intercept at that slope
   size_t tangent_[2] = {0, 0};  // point of the other hull that limits the slope: a hint
   double last_x_ = 0;
   Hull recent_[2];  // rings of the last points, needed or not

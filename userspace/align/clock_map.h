@@ -37,7 +37,7 @@ class ClockMap {
     // Readings so close outside belong to the time of a step: neither clock is known.
     double unsure_before = 0, unsure_after = 0;
     std::array<double, kParts + 1> offset{}, error{};
-    bool clear = false;  // readings after the end belong to no older piece
+    bool clear = false;                          // readings after the end belong to no older piece
     double slope_before = 0, slope_after = 0;    // of the offset, outside
     double growth_before = 0, growth_after = 0;  // of the error, outside
   };
@@ -71,8 +71,7 @@ class ClockMap {
     const double at = d * piece.parts_per_ns;
     const size_t i = at < kParts - 1 ? static_cast<size_t>(at) : kParts - 1;
     const double part = at - static_cast<double>(i);
-    return Make(piece, remote_ns,
-                piece.offset[i] + (piece.offset[i + 1] - piece.offset[i]) * part,
+    return Make(piece, remote_ns, piece.offset[i] + (piece.offset[i + 1] - piece.offset[i]) * part,
                 piece.error[i] + (piece.error[i + 1] - piece.error[i]) * part);
   }
   static Converted After(const Piece& piece, double d, uint64_t remote_ns) {

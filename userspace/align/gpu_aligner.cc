@@ -17,9 +17,9 @@ constexpr uint64_t kWanderNs = 1000;
 // How old a reading of %globaltimer may be; PTX leaves it to the device.
 constexpr uint64_t kTimerStepNs = 1024;
 constexpr size_t kMaxProcesses = 4096;
-constexpr size_t kMaxComms = 1024;     // of a process; a board has fewer
-constexpr size_t kMaxGpus = 64;        // of a process
-constexpr size_t kMaxReceived = 256;   // of a process
+constexpr size_t kMaxComms = 1024;    // of a process; a board has fewer
+constexpr size_t kMaxGpus = 64;       // of a process
+constexpr size_t kMaxReceived = 256;  // of a process
 
 ClockOptions OptionsOf(size_t most_segments) {
   ClockOptions options;
@@ -53,8 +53,8 @@ void GpuAligner::AddComm(Process* process, const CommSample& sample) const {
   // The first GPU of the process that is not in this communicator yet.
   size_t gpu = 0;
   for (; gpu < process->gpus.size(); ++gpu) {
-    const bool taken = std::any_of(
-        process->comms.begin(), process->comms.end(), [&](const auto& item) {
+    const bool taken =
+        std::any_of(process->comms.begin(), process->comms.end(), [&](const auto& item) {
           return item.first != sample.index && item.second.gpu == gpu &&
                  item.second.comm_id == sample.comm_id && item.second.active;
         });
@@ -81,8 +81,8 @@ void GpuAligner::AddOp(Process* process, const OpSample& op, uint64_t now_ns,
   const auto add = [&](bool gpu_after_host, uint64_t gpu_ns, uint64_t host_ns) {
     // Boards are other people's memory: a time ahead of now is none.
     if (gpu_ns == 0 || host_ns == 0 || host_ns > now_ns) return;
-    bounds->push_back({gpu, gpu_after_host, gpu_after_host ? gpu_ns + kTimerStepNs : gpu_ns,
-                       host_ns});
+    bounds->push_back(
+        {gpu, gpu_after_host, gpu_after_host ? gpu_ns + kTimerStepNs : gpu_ns, host_ns});
   };
   // The call of a graph's replay is the one at capture, long ago; the plugin leaves it out.
   if ((op.flags & MC_OP_GRAPH) == 0) add(true, op.kernel_gpu_start, op.api_ns);
@@ -172,8 +172,7 @@ absl::StatusOr<ClockMap::Converted> GpuAligner::ToHost(const std::string& host,
   const auto member = found->second.comms.find(comm);
   if (member == found->second.comms.end()) return absl::NotFoundError("no such communicator");
   // The event was up to a step after what the timer showed: the middle, and half a step.
-  auto converted =
-      found->second.gpus[member->second.gpu].clock.ToLocal(gpu_ns + kTimerStepNs / 2);
+  auto converted = found->second.gpus[member->second.gpu].clock.ToLocal(gpu_ns + kTimerStepNs / 2);
   if (converted.ok()) converted->error_ns += kTimerStepNs / 2;
   return converted;
 }

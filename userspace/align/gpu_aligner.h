@@ -37,8 +37,8 @@ namespace mycroft {
 struct GpuClockState {
   std::string host;
   ProcessKey process;
-  uint32_t gpu = 0;   // nth of the process
-  int32_t rank = -1;  // in its largest communicator
+  uint32_t gpu = 0;                  // nth of the process
+  int32_t rank = -1;                 // in its largest communicator
   std::optional<uint64_t> error_ns;  // empty: no conversion, `problem` says why
   std::string problem;
   double drift_ppm = 0, drift_error_ppm = 0;
@@ -83,7 +83,7 @@ class GpuAligner {
   };
   struct Process {
     std::vector<Gpu> gpus;
-    std::map<uint32_t, Member> comms;  // by line of the board
+    std::map<uint32_t, Member> comms;       // by line of the board
     std::map<uint64_t, Received> received;  // by operation
     uint32_t level = 0;
     bool exited = false;

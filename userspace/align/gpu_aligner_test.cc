@@ -18,16 +18,16 @@ constexpr ProcessKey kProcess{100, 7};
 struct World {
   double offset = 1.796e18 - 3e15, drift = 60e-6;
   std::mt19937_64 random{1};
-  bool api = true;                  // profiler v5 and later
+  bool api = true;  // profiler v5 and later
   mc_proto proto = MC_PROTO_SIMPLE;
   uint32_t level = MC_LEVEL_KERNELS;
-  uint64_t step_ns = 1;             // of the GPU's timer
+  uint64_t step_ns = 1;  // of the GPU's timer
 
   double Uniform() { return std::uniform_real_distribution<double>(0, 1)(random); }
   uint64_t Gpu(uint64_t t) const {
-    const auto reading = static_cast<uint64_t>(static_cast<long double>(t) +
-                                               static_cast<long double>(offset) +
-                                               static_cast<long double>(drift) * t);
+    const auto reading =
+        static_cast<uint64_t>(static_cast<long double>(t) + static_cast<long double>(offset) +
+                              static_cast<long double>(drift) * t);
     return reading / step_ns * step_ns;
   }
   // Delay with a long tail.
@@ -302,9 +302,9 @@ TEST(GpuAligner, AnyNumbersAreBorne) {
     op.kernel_stopped = random() % 3;
     op.proxy_started = op.proxy_done = random() % 3;
     op.recv_steps = random() % 3;
-    for (uint64_t* t : {&op.api_ns, &op.kernel_gpu_start, &op.kernel_gpu_stop,
-                        &op.kernel_start_seen_ns, &op.kernel_stop_seen_ns, &op.proxy_last_ns,
-                        &op.recv_data_sum_ns}) {
+    for (uint64_t* t :
+         {&op.api_ns, &op.kernel_gpu_start, &op.kernel_gpu_stop, &op.kernel_start_seen_ns,
+          &op.kernel_stop_seen_ns, &op.proxy_last_ns, &op.recv_data_sum_ns}) {
       *t = any();
     }
     p.ops.push_back(op);

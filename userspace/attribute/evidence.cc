@@ -651,8 +651,8 @@ std::vector<const Qp*> QpsOfEdge(const HardwareModel& hardware, const Worker& fr
   const ProcessState* process = hardware.FindProcess(from.host, from.key);
   if (here == nullptr || process == nullptr) return exact;
   std::set<uint32_t> proxies;
-  if (from.host_now) {
-    for (const ThreadSample& thread : from.host_now->threads) {
+  if (const HostSample* host = from.host_now()) {
+    for (const ThreadSample& thread : host->threads) {
       if ((thread.roles & MC_THREAD_PROGRESS) != 0 && thread.tid != 0) proxies.insert(thread.tid);
     }
   }

@@ -1187,8 +1187,8 @@ class Finder {
 
   static uint32_t RolesOf(const Worker& worker, uint32_t tid) {
     uint32_t roles = 0;
-    if (worker.host_now) {
-      for (const ThreadSample& thread : worker.host_now->threads) {
+    if (const HostSample* host = worker.host_now()) {
+      for (const ThreadSample& thread : host->threads) {
         if (thread.tid == tid) roles |= thread.roles;
       }
     }

@@ -23,6 +23,8 @@ constexpr uint64_t kSecond = 1'000'000'000;
 constexpr uint64_t kUnknownRhythmNs = 10 * kSecond;  // until usual waits are known
 constexpr uint64_t kDeadNs = kSecond / 2;
 constexpr uint64_t kNoVerdictNs = 2 * kSecond;  // open without a culprit after that
+// A slow job that stands still for so many of its cycles hangs; at most the time.
+constexpr double kSlowAndStuckCycles = 10;
 constexpr uint64_t kSlowAndStuckNs = 5 * kSecond;
 constexpr uint64_t kReopenNs = 10 * kSecond;
 // Share of the loss that waiting for a CPU must explain to be its cause, or a candidate.
@@ -41,6 +43,7 @@ struct Case {
   uint64_t still_since_ns = 0;
   WorkerMap<uint64_t> waiting;  // head operation ids when it opened
   uint64_t last_review_ns = 0;
+  uint64_t slow_since_ns = 0;  // what the verdict was found from
   std::set<std::pair<int32_t, Component>> signature;
 };
 
@@ -218,6 +221,18 @@ class Pipeline::Impl {
     return std::max(options_.stuck_min_ns, usual ? 3 * *usual : kUnknownRhythmNs);
   }
 
+  uint64_t SlowAndStuckNs(const std::vector<Worker*>& job) const {
+    double cycle_ns = 0;
+    for (const Worker* worker : job) {
+      const auto it = detectors_.find(worker->index);
+      if (it == detectors_.end() || !it->second.slow()) continue;
+      cycle_ns = std::max(cycle_ns, it->second.baseline_ns() + it->second.lost_per_cycle_ns());
+    }
+    if (cycle_ns <= 0) return kSlowAndStuckNs;
+    const double limit = std::min(kSlowAndStuckCycles * cycle_ns, double{kSlowAndStuckNs});
+    return std::max(options_.stuck_min_ns, static_cast<uint64_t>(limit));
+  }
+
   void CheckStuck(const std::vector<Worker*>& job) {
     Case* open = OpenCase(job);
     if (open != nullptr && open->origin != Origin::kStuck) {
@@ -263,7 +278,7 @@ class Pipeline::Impl {
         return;
       }
       // Its operations are long; what holds for much longer is a hang, maybe another one.
-      if (!died && now() < since + kSlowAndStuckNs) return;
+      if (!died && now() < since + SlowAndStuckNs(job)) return;
     }
     Incident draft;
     if (!Explain(job, since, died, &draft)) {
@@ -755,7 +770,7 @@ class Pipeline::Impl {
         auto edge = *edges.begin();
         edges.erase(edges.begin());
         const Sink& sink = *sample[edge];
-        bool watched = edge.first->host_now.has_value() && edge.second->host_now.has_value();
+        bool watched = edge.first->host_now() != nullptr && edge.second->host_now() != nullptr;
         Culprit culprit;
         if (sink.nothing_in_flight && watched) {
           culprit = MakeCulprit(*edge.first, Component::kNic, 0.6);
@@ -885,6 +900,13 @@ class Pipeline::Impl {
       quiet_until_[job[0]] = most_cycles + std::max<size_t>(4, most_cycles / 2);
       return;
     }
+    // Much worse, and for another reason: another incident.
+    if (open != nullptr && since > open->slow_since_ns && !draft.culprits.empty() &&
+        Signature(draft) != open->signature) {
+      open->open = false;
+      IncidentOf(*open).cleared_ns = since;
+      open = nullptr;
+    }
     Case* c = open;
     if (c == nullptr) {
       c = Reopen(job, draft, static_cast<uint64_t>(cycle_ns));
@@ -896,6 +918,7 @@ class Pipeline::Impl {
     if (c == nullptr) {
       c = &NewCase(Origin::kSlow, job, IncidentKind::kSlow, draft.onset_ns, SlowComm(job));
     }
+    c->slow_since_ns = since;
     Incident& incident = IncidentOf(*c);
     if (draft.culprits.empty() && !incident.culprits.empty()) return;
     bool first_verdict = incident.culprits.empty() && !draft.culprits.empty();
@@ -934,6 +957,25 @@ class Pipeline::Impl {
       most = std::max(most, edge.now_ns - edge.normal_ns);
     }
     return most;
+  }
+
+  struct Starvation {
+    const Worker* worker = nullptr;
+    double share = 0;      // see CpuStarvation()
+    double explained = 0;  // of what is lost
+    std::string figures;
+  };
+
+  static Starvation StarvationOf(const Worker& worker, const BlameResult& blame, uint64_t since) {
+    Starvation out;
+    out.worker = &worker;
+    double turn_ns = 0;
+    out.share = CpuStarvation(worker, since, &out.figures, &turn_ns);
+    const bool turns = turn_ns == 0 || TurnsExplain(turn_ns, TransitExcess(blame, worker));
+    if (blame.lost_ns > 0 && turns) {
+      out.explained = out.share * (blame.normal_ns + blame.lost_ns) / blame.lost_ns;
+    }
+    return out;
   }
 
   Incident SlowIncident(const std::vector<Worker*>& job, const BlameResult& blame, uint64_t since,
@@ -983,34 +1025,38 @@ class Pipeline::Impl {
       }
       // Threads without a CPU slow everything they do, whatever it looks like; but only as
       // much as they waited: on a busy host every thread waits a little.
-      std::string starved;
-      double turn_ns = 0;
-      const double starvation = CpuStarvation(*worker, &starved, &turn_ns);
-      double explained =
-          blame.lost_ns > 0 ? starvation * (blame.normal_ns + blame.lost_ns) / blame.lost_ns : 0;
-      if (turn_ns > 0 && !TurnsExplain(turn_ns, TransitExcess(blame, *worker))) explained = 0;
-      if (starvation >= 0.2 && component != Component::kUnknown) {
-        if (explained >= kStarvedSure ||
-            (component == Component::kHost && explained >= kStarvedMaybe)) {
+      // Of an edge, either end.
+      Starvation starved = StarvationOf(*worker, blame, since);
+      if (b.kind == BlameKind::kNetEdge) {
+        Starvation receiver = StarvationOf(*b.other, blame, since);
+        if (receiver.explained > starved.explained) starved = std::move(receiver);
+      }
+      if (starved.share >= 0.2) {
+        const std::string name = NameOf(*starved.worker);
+        const bool maybe = starved.explained >= kStarvedMaybe;
+        if (starved.explained >= kStarvedSure || (component == Component::kHost && maybe)) {
           component = Component::kHost;
+          candidates.clear();
+          worker = starved.worker;
           shape = SuspectShape::kHost;
-          text = "the host of " + NameOf(*worker) + " (no CPU for its threads)";
-        } else if (explained >= kStarvedMaybe) {
-          candidates = {component, Component::kHost};
+          text = "the host of " + name + " (no CPU for its threads)";
+        } else if (maybe) {
+          if (candidates.empty()) candidates = {component};
+          candidates.push_back(Component::kHost);
           component = Component::kUnknown;
-          text += " or its host (too little CPU for its threads)";
+          text += " or the host of " + name + " (too little CPU for its threads)";
         }
-        if (explained >= kStarvedMaybe) {
-          incident.evidence.push_back(NameOf(*worker) + ": " + starved);
+        if (maybe) {
+          incident.evidence.push_back(name + ": " + starved.figures);
         } else if (component != Component::kHost) {
           incident.rejected.push_back(
-              {"host of " + NameOf(*worker), starved + ", too little to explain what is lost"});
+              {"host of " + name, starved.figures + ", too little to explain what is lost"});
         }
       }
       if (!done.insert({worker, component}).second) continue;
       Culprit culprit = MakeCulprit(*worker, component, blame.confidence);
       culprit.candidates = candidates;
-      if (b.kind == BlameKind::kNetEdge) {
+      if (b.kind == BlameKind::kNetEdge && shape == SuspectShape::kEdge) {
         culprit.where = NameOf(*worker) + " to " + NameOf(*b.other);
       }
       culprit.gpu_seconds_lost = total_excess > 0 ? lost_total * b.excess_ns / total_excess : 0;

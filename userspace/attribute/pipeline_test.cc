@@ -532,6 +532,48 @@ TEST_F(PipelineTest, SlowThenStuckForAnotherReason) {
   EXPECT_FALSE(At(1).cleared_ns);
 }
 
+TEST_F(PipelineTest, SlowThenMuchSlowerForAnotherReason) {
+  HandMadeJob job(4);
+  Warm(job);
+  Costs slow(4);
+  slow[2].gpu_ms = 30;
+  Steps(job, 60, slow);
+  ExpectOne(IncidentKind::kSlow, 2, Component::kGpu);
+  const uint64_t onset = job.now_ns();
+  slow[1].host_ms = 250;
+  Steps(job, 4, slow);
+  ExpectLast(2, IncidentKind::kSlow, 1, Component::kHost);
+  EXPECT_EQ(At(0).cleared_ns, onset);
+  EXPECT_EQ(At(1).onset_ns, onset);
+  EXPECT_FALSE(At(1).cleared_ns);
+}
+
+TEST_F(PipelineTest, SlowThenMuchSlowerForTheSameReasonIsOneIncident) {
+  HandMadeJob job(4);
+  Warm(job);
+  Costs slow(4);
+  slow[2].gpu_ms = 30;
+  Steps(job, 60, slow);
+  const uint64_t onset = At(0).onset_ns;
+  slow[2].gpu_ms = 250;
+  Steps(job, 4, slow);
+  ExpectOne(IncidentKind::kSlow, 2, Component::kGpu);
+  EXPECT_EQ(At(0).onset_ns, onset);
+  EXPECT_THAT(At(0).summary, HasSubstr("instead of 10.4 ms"));
+}
+
+// A slow job hangs after ten of its cycles, not only after five seconds.
+TEST_F(PipelineTest, SlowThenStuckIsSoonSeen) {
+  HandMadeJob job(4);
+  Warm(job);
+  Costs slow(4);
+  slow[2].gpu_ms = 81;
+  Steps(job, 8, slow);
+  StickGpu(job, 1);
+  Wait(job, 1'600);
+  ExpectLast(2, IncidentKind::kStuck, 1, Component::kGpu);
+}
+
 TEST_F(PipelineTest, SlowThenDead) {
   HandMadeJob job(4);
   Warm(job);

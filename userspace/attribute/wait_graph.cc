@@ -9,6 +9,10 @@
 namespace mycroft {
 namespace {
 
+// Spans of starvation: a verdict must come soon, and a quota gives CPU time in bursts.
+constexpr uint64_t kSoonNs = 400'000'000;
+constexpr uint64_t kLongNs = 1'000'000'000;
+
 struct Edge {
   const Worker* to = nullptr;
   std::string why;
@@ -118,7 +122,7 @@ class Builder {
       return true;
     }
     std::string figures;
-    if (not_starved_.count(&worker) == 0 && CpuStarvation(worker, &figures) >= 0.5) {
+    if (not_starved_.count(&worker) == 0 && CpuStarvation(worker, 0, &figures) >= 0.5) {
       sink->kind = SinkKind::kHostStarved;
       sink->why = figures;
       return true;
@@ -127,14 +131,38 @@ class Builder {
   }
 
   // A worker with operations in flight and nobody left to move them.
-  bool EndedSink(const Worker& worker, const Comm* comm, Sink* sink) const {
-    if (!worker.alive() || worker.HeadOp() == nullptr || !ProgressEnded(worker)) return false;
-    sink->kind = SinkKind::kProxyEnded;
-    sink->worker = &worker;
-    sink->comm = comm;
-    sink->why =
+  bool Ended(const Worker& worker) const {
+    return worker.alive() && worker.HeadOp() != nullptr && ProgressEnded(worker);
+  }
+
+  // What the node's worker waits for where no flow has to be asked: a state of its host, or
+  // the end of its progress thread; that end is only an effect where a peer is gone.
+  bool HostDecides(Node& node, const Comm& comm) {
+    const Worker& worker = *node.worker;
+    Sink sink;
+    if (HostSink(worker, &comm, &sink)) {
+      node.sinks.push_back(std::move(sink));
+      return true;
+    }
+    if (!Ended(worker)) return false;
+    bool gone = false;
+    for (const auto& [rank, peer] : comm.members) {
+      Sink theirs;
+      if (peer->worker == &worker || !HostSink(*peer->worker, &comm, &theirs) ||
+          theirs.kind != SinkKind::kDead) {
+        continue;
+      }
+      gone = true;
+      AddEdge(node, comm, rank, "its progress thread has ended and that process is gone");
+    }
+    if (gone) return true;
+    sink.kind = SinkKind::kProxyEnded;
+    sink.worker = &worker;
+    sink.comm = &comm;
+    sink.why =
         "its progress thread has ended, as after a failed request; what its flows show is their "
         "last state";
+    node.sinks.push_back(std::move(sink));
     return true;
   }
 
@@ -142,13 +170,13 @@ class Builder {
                const FlowSample& at, uint64_t since, bool nothing_in_flight, std::string why) {
     // Either end may be unable to move for a reason of its own.
     for (const Worker* end : {to, from}) {
+      if (end == node.worker) {
+        if (HostDecides(node, *comm)) return;
+        continue;
+      }
       Sink host;
-      if (HostSink(*end, comm, &host) || EndedSink(*end, comm, &host)) {
-        if (end == node.worker) {
-          node.sinks.push_back(host);
-        } else {
-          node.edges.push_back({end, why});
-        }
+      if (HostSink(*end, comm, &host) || Ended(*end)) {
+        node.edges.push_back({end, why});
         return;
       }
     }
@@ -192,14 +220,9 @@ class Builder {
   }
 
   void Look(Node& node) {
-    const Worker& worker = *node.worker;
     const Op& op = *node.head;
     const Comm& comm = *op.member->comm;
-    Sink host;
-    if (HostSink(worker, &comm, &host) || EndedSink(worker, &comm, &host)) {
-      node.sinks.push_back(host);
-      return;
-    }
+    if (HostDecides(node, comm)) return;
     std::vector<const FlowSample*> flows;
     for (const auto& [line, flow] : op.member->flows) {
       if (flow.op_id == op.s.id && flow.open_ops > 0 && flow.state != MC_FLOW_IDLE) {
@@ -245,6 +268,9 @@ class Builder {
       }
     }
   }
+
+  // What moved so lately may not have reached the other end.
+  bool Fresh(uint64_t moved_ns) const { return model_.now_ns() < moved_ns + still_ns_; }
 
   // True when the peer is not in this operation (yet): then it decides.
   bool PeerElsewhere(Node& node, const FlowSample& flow, const Member& peer, const Op** theirs) {
@@ -298,7 +324,13 @@ class Builder {
         const FlowSample* send = theirs == nullptr ? nullptr
                                                    : FindFlow(*peer, theirs->s.id, flow.channel,
                                                               MC_SEND, op.member->info.rank);
-        if (theirs == nullptr || theirs->complete || theirs->settled) {
+        const bool finished = theirs == nullptr || theirs->complete || theirs->settled;
+        if (finished ? theirs != nullptr && Fresh(theirs->end_ns)
+                     : send != nullptr && Fresh(send->moved_ns)) {
+          AddEdge(node, comm, flow.peer, FlowName(flow, comm) + ": its data is on its way");
+          return;
+        }
+        if (finished) {
           AddPath(node, peer->worker, node.worker, &comm, flow, flow.state_ns, false,
                   NameOf(*peer->worker) + " has finished sending, " + NameOf(*node.worker) +
                       " has not received (" + Counts(flow) + ")");
@@ -372,6 +404,10 @@ class Builder {
             (recv->state == MC_FLOW_RECV_GPU || recv->state == MC_FLOW_RECV_FLUSH ||
              recv->state == MC_FLOW_QUEUED)) {
           AddEdge(node, comm, flow.peer, FlowName(flow, comm) + ": the receiver has no free slot");
+          return;
+        }
+        if (recv != nullptr && Fresh(recv->moved_ns)) {
+          AddEdge(node, comm, flow.peer, FlowName(flow, comm) + ": the receiver goes on");
           return;
         }
         bool credit = flow.state == MC_FLOW_SEND_PEER;
@@ -511,13 +547,15 @@ WaitGraph BuildWaitGraph(const JobModel& model, const std::vector<Worker*>& job,
 }
 
 bool IsStopped(const Worker& worker) {
-  return worker.host_now && (worker.host_now->state == 'T' || worker.host_now->state == 't');
+  const HostSample* host = worker.host_now();
+  return host != nullptr && (host->state == 'T' || host->state == 't');
 }
 
 bool ProgressEnded(const Worker& worker) {
-  if (!worker.host_now) return false;
+  const HostSample* host = worker.host_now();
+  if (host == nullptr) return false;
   bool ended = false;
-  for (const ThreadSample& thread : worker.host_now->threads) {
+  for (const ThreadSample& thread : host->threads) {
     if ((thread.roles & MC_THREAD_PROGRESS) == 0) continue;
     if (thread.state != 'X') return false;
     ended = true;
@@ -525,53 +563,124 @@ bool ProgressEnded(const Worker& worker) {
   return ended;
 }
 
-double CpuStarvation(const Worker& worker, std::string* text, double* turn_ns) {
-  if (turn_ns != nullptr) *turn_ns = 0;
-  if (!worker.host_now || !worker.host_before) return 0;
-  double elapsed = static_cast<double>(worker.host_now_ns - worker.host_before_ns);
-  if (elapsed <= 0) return 0;
-  double worst = 0;
-  for (const ThreadSample& now : worker.host_now->threads) {
-    for (const ThreadSample& before : worker.host_before->threads) {
-      if (now.tid != before.tid || now.runq_wait_ns < before.runq_wait_ns ||
-          now.run_ns < before.run_ns) {
-        continue;
+namespace {
+
+const ThreadSample* FindThread(const HostSample& host, uint32_t tid) {
+  for (const ThreadSample& thread : host.threads) {
+    if (thread.tid == tid) return &thread;
+  }
+  return nullptr;
+}
+
+// How long a thread was runnable and did not run since sample `first`, by its state in the
+// samples; counted where three in a row say so, as one that sleeps now and then is often
+// seen runnable twice.
+double SeenWaiting(const std::deque<HostAt>& samples, size_t first, uint32_t tid) {
+  double waited = 0, in_row = 0;
+  size_t row = 0;
+  const ThreadSample* before = nullptr;
+  for (size_t i = first; i < samples.size(); ++i) {
+    const ThreadSample* thread = FindThread(samples[i].sample, tid);
+    const bool known = thread != nullptr && thread->run_ns != 0;  // no schedstat reads as 0
+    if (!known || thread->state != 'R') {
+      before = nullptr;
+      continue;
+    }
+    if (before == nullptr) {
+      row = 1;
+      in_row = 0;
+    } else {
+      const double elapsed = static_cast<double>(samples[i].t_ns - samples[i - 1].t_ns);
+      const double ran =
+          static_cast<double>(thread->run_ns - std::min(before->run_ns, thread->run_ns));
+      in_row += std::max(0.0, elapsed - ran);
+      if (++row >= 3) {
+        waited += in_row;
+        in_row = 0;
       }
-      double waited = static_cast<double>(now.runq_wait_ns - before.runq_wait_ns);
-      double ran = static_cast<double>(now.run_ns - before.run_ns);
-      double share = waited / std::max(elapsed, waited + ran);
-      if (share > worst) {
-        worst = share;
-        if (turn_ns != nullptr) {
-          *turn_ns = now.slices > before.slices && before.slices > 0
-                         ? waited / static_cast<double>(now.slices - before.slices)
-                         : 0;
-        }
-        if (text != nullptr) {
-          char buffer[192];
-          std::snprintf(buffer, sizeof(buffer),
-                        "its %s thread (tid %u) waited for a CPU %.0f ms of the last %.0f ms",
-                        (now.roles & MC_THREAD_PROGRESS) != 0 ? "proxy" : "main", now.tid,
-                        waited / 1e6, elapsed / 1e6);
-          *text = buffer;
-        }
-      }
+    }
+    before = thread;
+  }
+  return waited;
+}
+
+// The share of the time since sample `first`; replaces *text and *turn_ns where it is more
+// than `worst`.
+double StarvationSince(const Worker& worker, size_t first, double worst, std::string* text,
+                       double* turn_ns) {
+  const HostAt& from = worker.host_samples[first];
+  const HostAt& to = worker.host_samples.back();
+  const double elapsed = static_cast<double>(to.t_ns - from.t_ns);
+  if (elapsed <= 0) return worst;
+  char buffer[192];
+  auto keep = [&](double share, double turn) {
+    worst = share;
+    if (turn_ns != nullptr) *turn_ns = turn;
+    if (text != nullptr) *text = buffer;
+  };
+  for (const ThreadSample& now : to.sample.threads) {
+    const ThreadSample* before = FindThread(from.sample, now.tid);
+    if (before == nullptr || now.runq_wait_ns < before->runq_wait_ns ||
+        now.run_ns < before->run_ns) {
+      continue;
+    }
+    double waited = static_cast<double>(now.runq_wait_ns - before->runq_wait_ns);
+    const double ran = static_cast<double>(now.run_ns - before->run_ns);
+    double turn = now.slices > before->slices && before->slices > 0
+                      ? waited / static_cast<double>(now.slices - before->slices)
+                      : 0;
+    // The kernel adds a wait when it is over.
+    const double seen = SeenWaiting(worker.host_samples, first, now.tid);
+    if (seen > waited) {
+      waited = seen;
+      turn = 0;
+    }
+    const double share = waited / std::max(elapsed, waited + ran);
+    if (share <= worst) continue;
+    std::snprintf(buffer, sizeof(buffer),
+                  "its %s thread (tid %u) waited for a CPU %.0f ms of the last %.0f ms",
+                  (now.roles & MC_THREAD_PROGRESS) != 0 ? "proxy" : "main", now.tid,
+                  std::min(waited, elapsed) / 1e6, elapsed / 1e6);
+    keep(share, turn);
+  }
+  if (to.sample.throttled_ns > from.sample.throttled_ns) {
+    // A sum over CPUs, added when a throttling is over.
+    const double throttled =
+        std::min(elapsed, static_cast<double>(to.sample.throttled_ns - from.sample.throttled_ns));
+    if (throttled / elapsed > worst) {
+      std::snprintf(buffer, sizeof(buffer),
+                    "its cgroup was throttled %.0f ms of the last %.0f ms (CPU quota)",
+                    throttled / 1e6, elapsed / 1e6);
+      keep(throttled / elapsed, 0);
     }
   }
-  if (worker.host_now->throttled_ns > worker.host_before->throttled_ns) {
-    double throttled =
-        static_cast<double>(worker.host_now->throttled_ns - worker.host_before->throttled_ns);
-    if (throttled / elapsed > worst) {
-      worst = std::min(1.0, throttled / elapsed);
-      if (turn_ns != nullptr) *turn_ns = 0;
-      if (text != nullptr) {
-        char buffer[160];
-        std::snprintf(buffer, sizeof(buffer),
-                      "its cgroup was throttled %.0f ms of the last %.0f ms (CPU quota)",
-                      throttled / 1e6, elapsed / 1e6);
-        *text = buffer;
-      }
+  return worst;
+}
+
+}  // namespace
+
+double CpuStarvation(const Worker& worker, uint64_t since_ns, std::string* text, double* turn_ns) {
+  if (turn_ns != nullptr) *turn_ns = 0;
+  const std::deque<HostAt>& samples = worker.host_samples;
+  if (samples.size() < 2) return 0;
+  auto newest_at = [&](uint64_t t_ns) {  // or the oldest
+    size_t i = samples.size() - 1;
+    while (i > 0 && samples[i].t_ns > t_ns) --i;
+    return i;
+  };
+  const uint64_t now = samples.back().t_ns;
+  if (since_ns != 0) {
+    size_t first = newest_at(since_ns);
+    // The time before it dilutes; a later start may leave too little.
+    if (first + 1 < samples.size() && samples[first].t_ns < since_ns &&
+        2 * (now - samples[first + 1].t_ns) >= now - since_ns) {
+      ++first;
     }
+    return StarvationSince(worker, first, 0, text, turn_ns);
+  }
+  double worst = 0;
+  for (uint64_t window : {kSoonNs, kLongNs}) {
+    worst = StarvationSince(worker, newest_at(now - std::min(now, window)), worst, text, turn_ns);
   }
   return worst;
 }

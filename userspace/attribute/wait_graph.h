@@ -73,10 +73,14 @@ bool IsStopped(const Worker& worker);
 // All its progress threads are gone and the process lives: its flows will never move, and
 // show what they did when the thread ended. False without samples.
 bool ProgressEnded(const Worker& worker);
-// Share of the wanted CPU time that a thread of this worker did not get, over the
-// last two host samples; 0 without samples. `text` gets the figures, `turn_ns` the mean
-// wait of that thread until it got a CPU (0: not known, or its cgroup was throttled).
-double CpuStarvation(const Worker& worker, std::string* text, double* turn_ns = nullptr);
+// Share of the wanted CPU time that a thread of this worker did not get since `since_ns`, as
+// far back as host samples are kept (0: the worse of the last 0.4 s and the last 1 s); 0
+// without two samples. The kernel adds a wait to its figures when the wait is over: a thread
+// that is runnable in sample after sample waited whenever it did not run. `text` gets the figures,
+// `turn_ns` the mean wait of that thread until it got a CPU (0: not known, or its cgroup was
+// throttled).
+double CpuStarvation(const Worker& worker, uint64_t since_ns, std::string* text,
+                     double* turn_ns = nullptr);
 
 // Edges that share workers, directly or through others, together: each group has a
 // cause of its own.

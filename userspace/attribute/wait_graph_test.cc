@@ -13,6 +13,7 @@ namespace mycroft {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -209,6 +210,26 @@ TEST_F(WaitGraphTest, ProxyThatDoesNotTakeUpTheOperation) {
   EXPECT_THAT(sink.why, HasSubstr("the proxy thread has not taken up AllReduce #3 on world"));
 }
 
+// Rank 1 has just sent again: what rank 2 does not have yet is not lost.
+TEST_F(WaitGraphTest, DataThatIsOnItsWay) {
+  HandMadeJob job(4);
+  Warm(job);
+  job.EnterAll();
+  job.Sleep(5);
+  job.Ring(0, MC_FLOW_SEND_GPU, MC_FLOW_RECV_GPU);
+  job.Apply(model_);
+  job.Sleep(2000);
+  for (int channel : {0, 1}) {
+    FlowSample& send = job.Flow(1, 0, channel, MC_SEND, 2);
+    send.posted = send.ready = send.transmitted = send.done =
+        job.Flow(2, 0, channel, MC_RECV, 1).ready + 1;
+    send.state_ns = send.moved_ns = job.now_ns();
+  }
+  OnlySink(After(job, 10), SinkKind::kGpu, 0);
+  // Two seconds later it is.
+  EXPECT_THAT(After(job).sinks, Contains(testing::Field(&Sink::kind, SinkKind::kPath)));
+}
+
 TEST_F(WaitGraphTest, ProgressThreadThatHasEnded) {
   HandMadeJob job(4);
   HostSample& host = job.Host(2);
@@ -226,6 +247,24 @@ TEST_F(WaitGraphTest, ProgressThreadThatHasEnded) {
   const WaitGraph graph = After(job);
   EXPECT_THAT(OnlySink(graph, SinkKind::kProxyEnded, 2).why,
               HasSubstr("its progress thread has ended"));
+  EXPECT_THAT(Ranks(graph.victims), UnorderedElementsAre(0, 1, 3));
+}
+
+TEST_F(WaitGraphTest, ProgressThreadsThatEndedBecauseAPeerIsGone) {
+  HandMadeJob job(4);
+  for (int rank : {1, 3}) {
+    HostSample& host = job.Host(rank);
+    host.state = 'S';
+    host.threads = {{.tid = 7, .roles = MC_THREAD_LAUNCH, .state = 'S'},
+                    {.tid = 8, .roles = MC_THREAD_PROGRESS, .state = 'S'}};
+  }
+  Warm(job);
+  job.EnterAll();
+  job.Ring(2, MC_FLOW_SEND_PEER, MC_FLOW_RECV_REMOTE);
+  job.Exit(2);
+  for (int rank : {1, 3}) job.Host(rank).threads[1].state = 'X';
+  const WaitGraph graph = After(job);
+  OnlySink(graph, SinkKind::kDead, 2);
   EXPECT_THAT(Ranks(graph.victims), UnorderedElementsAre(0, 1, 3));
 }
 
@@ -363,10 +402,35 @@ TEST_F(WaitGraphTest, StarvedByItsQuota) {
   job.Host(1).throttled_ns = 800'000'000;
   job.Apply(model_);
   std::string text;
-  EXPECT_NEAR(CpuStarvation(*model_.workers()[1], &text), 0.8, 1e-9);
+  EXPECT_NEAR(CpuStarvation(*model_.workers()[1], 0, &text), 0.8, 1e-9);
   EXPECT_THAT(text, HasSubstr("throttled 800 ms of the last 1000 ms"));
-  EXPECT_EQ(CpuStarvation(*model_.workers()[0], nullptr), 0);
+  EXPECT_EQ(CpuStarvation(*model_.workers()[0], 0, nullptr), 0);
   OnlySink(BuildWaitGraph(model_, model_.Jobs()[0], kStillNs), SinkKind::kHostStarved, 1);
+}
+
+// A quota's waits enter the kernel's figures when they are over.
+TEST_F(WaitGraphTest, StarvedWithoutAFigureUntilTheWaitIsOver) {
+  HandMadeJob job(1);
+  auto sample = [&](char state, uint64_t run_ms) {
+    job.Host(0).threads = {{.tid = 70,
+                            .roles = MC_THREAD_PROGRESS,
+                            .state = state,
+                            .run_ns = run_ms * 1'000'000,
+                            .runq_wait_ns = 5}};
+    job.Apply(model_);
+    job.Sleep(250);
+  };
+  auto starvation = [&](std::string* text) { return CpuStarvation(*model_.workers()[0], 0, text); };
+  for (char state : {'S', 'R', 'R'}) sample(state, 100);
+  EXPECT_EQ(starvation(nullptr), 0);  // it may have slept
+  sample('R', 105);
+  std::string text;
+  EXPECT_NEAR(starvation(&text), 0.99, 1e-9);
+  EXPECT_THAT(text, HasSubstr("proxy thread (tid 70) waited for a CPU 495 ms of the last 500 ms"));
+  sample('R', 355);  // it runs again
+  EXPECT_NEAR(starvation(nullptr), 0.495, 1e-9);
+  for (uint64_t run = 605; run < 1700; run += 250) sample('R', run);
+  EXPECT_NEAR(starvation(nullptr), 0, 1e-9);
 }
 
 TEST_F(WaitGraphTest, CountersThatRunBackwardsAreNoStarvation) {
@@ -378,7 +442,7 @@ TEST_F(WaitGraphTest, CountersThatRunBackwardsAreNoStarvation) {
   job.Host(0).threads = {{.tid = 70, .run_ns = 0, .runq_wait_ns = 0}};
   job.Host(0).throttled_ns = 0;
   job.Apply(model_);
-  EXPECT_EQ(CpuStarvation(*model_.workers()[0], nullptr), 0);
+  EXPECT_EQ(CpuStarvation(*model_.workers()[0], 0, nullptr), 0);
 }
 
 // ---- several, none, unseen -----------------------------------------------------------

@@ -320,7 +320,8 @@ GpuSnapshot ReadGpuBoard(const GpuBoardMap& board, uint64_t next_event_id, uint6
       out.contexts.push_back(DecodeGpuContext(i, line));
     }
   }
-  for (uint32_t i = 0; i < std::min(h.names_used, board.name_capacity()); ++i) {
+  // Line 0 is there always: "unknown".
+  for (uint32_t i = 0; i < std::clamp(h.names_used, 1u, board.name_capacity()); ++i) {
     mc_gpu_name line{};
     if (!board.ReadName(i, &line)) ++out.torn_reads;
     out.names.push_back(DecodeGpuName(i, line));  // torn: an empty name in its place
@@ -396,6 +397,7 @@ GpuSnapshot ReadGpuBoard(const GpuBoardMap& board, uint64_t next_event_id, uint6
       continue;
     }
     out.events.push_back(DecodeGpuEvent(line));
+    if (out.events.back().name >= out.names.size()) out.events.back().name = 0;
   }
   out.next_event_id = end;
   return out;

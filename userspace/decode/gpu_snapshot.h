@@ -177,7 +177,7 @@ struct GpuSnapshot {
   std::vector<GpuDeviceSample> devices;
   std::vector<GpuContextSample> contexts;
   std::vector<GpuStreamSample> streams;  // those used at least once, destroyed ones too
-  std::vector<GpuNameSample> names;      // by index: names[i].index == i
+  std::vector<GpuNameSample> names;      // names[i].index == i; [0] is "unknown"
   std::vector<GpuThreadSample> threads;
   std::vector<GpuEventSample> events;  // newer than asked for, oldest first
   uint64_t next_event_id = 1;          // to ask with the next time

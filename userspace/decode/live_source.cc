@@ -57,8 +57,9 @@ struct WatchedOp {
 };
 
 struct WatchedFlow {
-  uint32_t seq = 0;
   bool used = false;
+  uint64_t op_id = 0;
+  uint64_t op_since_ns = 0;  // tick at which it was first seen in this operation
   uint64_t emitted_ns = 0;
   uint32_t emitted_seq = 0;
 };
@@ -432,6 +433,12 @@ class LiveSourceImpl final : public LiveSource {
     }
   }
 
+  // What moves is emitted again after this long. An operation that lasts must not look as if
+  // it stood still.
+  static uint64_t RepeatNs(uint64_t lasts_ns) {
+    return lasts_ns >= kStillNs ? kStillNs : kRepeatNs;
+  }
+
   void SampleOps(Tracked& process, const mc_board_header& header, uint64_t now, bool gone,
                  ProcessSample* out) {
     uint64_t end = header.next_op_id;
@@ -472,7 +479,7 @@ class LiveSourceImpl final : public LiveSource {
         sample = DecodeOp(line);
         bool complete = Complete(sample);
         emit = watched.emitted_ns == 0 || (complete && !watched.emitted_complete) || still ||
-               gone || now - watched.emitted_ns >= kRepeatNs;
+               gone || now - watched.emitted_ns >= RepeatNs(now - watched.first_seen_ns);
         watched.emitted_complete = complete;
       }
       if (emit) {
@@ -515,7 +522,12 @@ class LiveSourceImpl final : public LiveSource {
       FlowSample sample = DecodeFlow(i, line);
       bool still = sample.open_ops > 0 && sample.moved_ns + kStillNs <= now;
       if (still) process.still = true;
-      if (watched.used && !still && !gone && now - watched.emitted_ns < kRepeatNs) continue;
+      if (!watched.used || watched.op_id != sample.op_id) {
+        watched.op_id = sample.op_id;
+        watched.op_since_ns = now;
+      }
+      const uint64_t repeat = RepeatNs(now - watched.op_since_ns);
+      if (watched.used && !still && !gone && now - watched.emitted_ns < repeat) continue;
       watched.used = true;
       watched.emitted_ns = now;
       watched.emitted_seq = line.seq;

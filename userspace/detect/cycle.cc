@@ -266,8 +266,8 @@ void CycleDetector::OnCycle(const Cycle& cycle) {
     }
     // Small shifts come and go with the load of the machine: only one that has stayed
     // for a while is a change.
-    bool stayed = cusum_cycles_.size() >= kChangeCycles &&
-                  cycle.end_ns - cusum_start_ns_ >= kChangeNs;
+    bool stayed =
+        cusum_cycles_.size() >= kChangeCycles && cycle.end_ns - cusum_start_ns_ >= kChangeNs;
     if (!slow_ && cusum_ > 16 && stayed) {
       double total = 0;
       for (const Cycle& c : cusum_cycles_) total += c.duration() - baseline_ns_;
@@ -285,7 +285,8 @@ void CycleDetector::OnCycle(const Cycle& cycle) {
       slow_since_ns_ = slow_cycles_.front().begin_ns;
       slow_detected_ns_ = cycle.end_ns;
       lost_total_ns_ = 0;
-      for (const Cycle& c : slow_cycles_) lost_total_ns_ += std::max(0.0, c.duration() - baseline_ns_);
+      for (const Cycle& c : slow_cycles_)
+        lost_total_ns_ += std::max(0.0, c.duration() - baseline_ns_);
       normal_in_a_row_ = 0;
       cusum_ = 0;
       // What led up to it is not normal: take it out of the baseline again.
@@ -320,6 +321,27 @@ void CycleDetector::OnCycle(const Cycle& cycle) {
   lost_total_ns_ += std::max(0.0, excess);
   slow_cycles_.push_back(cycle);
   if (slow_cycles_.size() > 256) slow_cycles_.pop_front();
+  LookForWorse();
+}
+
+void CycleDetector::LookForWorse() {
+  constexpr size_t kRun = 3, kLeastBefore = 4;
+  const size_t n = slow_cycles_.size();
+  if (n < kRun + kLeastBefore) return;
+  std::vector<double> before;
+  for (size_t i = 0; i + kRun < n; ++i) before.push_back(slow_cycles_[i].duration());
+  const double usual = Median(before);
+  double total = 0;
+  for (size_t i = n - kRun; i < n; ++i) {
+    if (slow_cycles_[i].duration() < 0.9 * factor_ * usual) return;
+    total += slow_cycles_[i].duration();
+  }
+  if (total < kRun * factor_ * usual || total - kRun * usual < kMinLostNs) return;
+  size_t first = n - kRun;
+  while (first > 0 && slow_cycles_[first - 1].duration() >= 0.9 * factor_ * usual) --first;
+  slow_cycles_.erase(slow_cycles_.begin(), slow_cycles_.begin() + static_cast<ptrdiff_t>(first));
+  slow_since_ns_ = slow_cycles_.front().begin_ns;
+  by_change_ = false;
 }
 
 double CycleDetector::lost_per_cycle_ns() const {

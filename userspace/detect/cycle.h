@@ -15,6 +15,8 @@
 //                       rule; the rest keeps the noise of a busy host out)
 //   trigger, by change: one-sided CUSUM over non-overlapping cycles for shifts
 //                       that are small but stay (>= 10 % and >= the job's own noise)
+//   much worse:         the rule "at once" against the slow cycles so far begins the slow
+//                       time anew: a fault on top of a mild one is not diluted by it
 //
 // The baseline is a median over the last 64 normal cycles, its noise the median
 // absolute deviation; it stands still while a change is on. Not thread-safe.
@@ -51,7 +53,8 @@ class CycleDetector {
   double CountCycles(const Worker& worker, uint64_t since_ns, uint64_t until_ns) const;
   bool ready() const { return baseline_ns_ > 0; }
   bool slow() const { return slow_; }
-  uint64_t slow_since_ns() const { return slow_since_ns_; }      // begin of the first long cycle
+  // Begin of the first long cycle, or of the first of those that are much worse.
+  uint64_t slow_since_ns() const { return slow_since_ns_; }
   uint64_t slow_detected_ns() const { return slow_detected_ns_; }
   uint64_t recovered_ns() const { return recovered_ns_; }        // begin of the first normal cycle after
   bool by_change() const { return by_change_; }
@@ -74,6 +77,7 @@ class CycleDetector {
   bool LookAgain(const Worker& worker);  // true: another period than before
   bool EndsCycle(const Settled& op) const;
   void Forget(uint64_t now_ns);
+  void LookForWorse();
   void OnCycle(const Cycle& cycle);
   void Rebase();
 

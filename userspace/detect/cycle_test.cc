@@ -197,6 +197,25 @@ TEST_F(CycleTest, RecoversAfterThreeNormalCycles) {
   EXPECT_TRUE(detector_.slow());
 }
 
+TEST_F(CycleTest, MuchWorseIsANewSlowTime) {
+  Steps(30, 40);
+  Steps(8, 120);
+  ASSERT_TRUE(detector_.slow());
+  const uint64_t onset = now_;
+  Steps(2, 500);
+  EXPECT_LT(detector_.slow_since_ns() + static_cast<uint64_t>(120 * kMs), onset);
+  Steps(2, 500);  // a cycle may end in the middle of a step
+  const uint64_t since = detector_.slow_since_ns();
+  EXPECT_GE(since + static_cast<uint64_t>(120 * kMs), onset);
+  EXPECT_LE(since, onset + static_cast<uint64_t>(500 * kMs));
+  EXPECT_LE(detector_.slow_cycles().size(), 4u);
+  EXPECT_NEAR(detector_.lost_per_cycle_ns(), 460 * kMs, 100 * kMs);
+  Steps(20, 600);  // hardly worse
+  EXPECT_EQ(detector_.slow_since_ns(), since);
+  Steps(4, 40);
+  EXPECT_FALSE(detector_.slow());
+}
+
 TEST_F(CycleTest, SmallShiftThatStays) {
   std::mt19937_64 random(1);
   std::normal_distribution<double> noise(0, 1);

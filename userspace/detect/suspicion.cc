@@ -94,8 +94,8 @@ std::map<std::string, DeepProbes> SuspicionPolicy::Update(
     const HostHardware* hw = hardware.FindHost(name);
     for (const Worker* worker : found->second) {
       if (probes.reason.empty()) probes.reason = suspected[worker];
-      if (worker->host_now) {
-        for (const ThreadSample& thread : worker->host_now->threads) {
+      if (const HostSample* host = worker->host_now()) {
+        for (const ThreadSample& thread : host->threads) {
           if (thread.tid == 0 || thread.roles == 0) continue;
           if (probes.threads.size() < kMostThreads) {
             probes.threads.push_back({worker->key, thread.tid});

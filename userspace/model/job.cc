@@ -9,11 +9,11 @@ namespace mycroft {
 namespace {
 
 constexpr size_t kMaxWorkers = 65536;
-constexpr size_t kMaxOpsPerWorker = 2048;    // in flight and recent
-constexpr size_t kMaxHistory = 1024;         // settled
+constexpr size_t kMaxOpsPerWorker = 2048;  // in flight and recent
+constexpr size_t kMaxHistory = 1024;       // settled
 constexpr size_t kMaxComms = 65536;
-constexpr size_t kKeepDone = 256;            // settled operations kept in Worker::ops
-constexpr uint64_t kNoEndNs = 2'000'000'000; // give up on the end of an operation without proxies
+constexpr size_t kKeepDone = 256;             // settled operations kept in Worker::ops
+constexpr uint64_t kNoEndNs = 2'000'000'000;  // give up on the end of an operation without proxies
 
 bool IsComplete(const OpSample& s) {
   if (s.stop_ns == 0) return false;
@@ -139,8 +139,7 @@ void JobModel::ApplyProcess(const Snapshot& snapshot, const ProcessSample& proce
         bool taken = false;
         for (auto& [line, member] : index.workers[occurrence]->members) {
           taken |= line != sample.index && member != nullptr &&
-                   member->info.comm_id == sample.comm_id &&
-                   member->info.state == MC_COMM_ACTIVE;
+                   member->info.comm_id == sample.comm_id && member->info.state == MC_COMM_ACTIVE;
         }
         if (!taken) break;
       }
@@ -156,9 +155,8 @@ void JobModel::ApplyProcess(const Snapshot& snapshot, const ProcessSample& proce
         Member* gone = before->members[sample.index].get();
         if (gone != nullptr) {
           std::erase_if(before->ops, [&](auto& item) { return item.second.member == gone; });
-          before->settled_ops =
-              std::count_if(before->ops.begin(), before->ops.end(),
-                            [](const auto& item) { return item.second.settled; });
+          before->settled_ops = std::count_if(before->ops.begin(), before->ops.end(),
+                                              [](const auto& item) { return item.second.settled; });
           std::erase_if(before->history, [&](Settled& s) { return s.member == gone; });
           auto place = gone->comm->members.find(gone->info.rank);
           if (place != gone->comm->members.end() && place->second == gone) {
@@ -197,10 +195,11 @@ void JobModel::ApplyProcess(const Snapshot& snapshot, const ProcessSample& proce
     if (!process.name.empty()) worker->name = process.name;
     if (!process.container.empty()) worker->container = process.container;
     if (process.host) {
-      worker->host_before = std::move(worker->host_now);
-      worker->host_before_ns = worker->host_now_ns;
-      worker->host_now = process.host;
-      worker->host_now_ns = snapshot.t_ns;
+      std::deque<HostAt>& kept = worker->host_samples;
+      const size_t n = kept.size();
+      if (n >= 2 && kept[n - 1].t_ns < kept[n - 2].t_ns + kHostStepNs) kept.pop_back();
+      kept.push_back({snapshot.t_ns, *process.host});
+      while (kept.size() > 2 && kept[1].t_ns + kHostHistoryNs < snapshot.t_ns) kept.pop_front();
     }
     if (process.status != worker->status) {
       worker->status = process.status;
@@ -356,8 +355,7 @@ const Op* JobModel::FindColl(const Member& member, uint64_t ordinal) {
   return nullptr;
 }
 
-const Op* JobModel::FindP2p(const Member& member, mc_op_kind kind, int32_t peer,
-                            uint64_t ordinal) {
+const Op* JobModel::FindP2p(const Member& member, mc_op_kind kind, int32_t peer, uint64_t ordinal) {
   const auto& ops = member.worker->ops;
   for (auto it = ops.rbegin(); it != ops.rend(); ++it) {
     const Op& op = it->second;
@@ -421,7 +419,9 @@ JobView JobModel::View() const {
       rv.host = worker.host;
       rv.process = worker.key;
       rv.process_name = worker.name;
-      rv.process_state = !worker.alive() ? 'X' : worker.host_now ? worker.host_now->state : '?';
+      rv.process_state = !worker.alive()                ? 'X'
+                         : worker.host_now() != nullptr ? worker.host_now()->state
+                                                        : '?';
       const Op* current = nullptr;
       for (auto it = worker.ops.rbegin(); it != worker.ops.rend(); ++it) {
         if (it->second.member != member) continue;
@@ -472,7 +472,8 @@ JobView JobModel::View() const {
         fv.direction = flow.direction;
         fv.peer = flow.peer;
         fv.state = flow.state;
-        fv.state_age_ns = now_ns_ > flow.state_ns && flow.state_ns != 0 ? now_ns_ - flow.state_ns : 0;
+        fv.state_age_ns =
+            now_ns_ > flow.state_ns && flow.state_ns != 0 ? now_ns_ - flow.state_ns : 0;
         fv.total = flow.total;
         fv.posted = flow.posted;
         fv.ready = flow.ready;

@@ -44,20 +44,20 @@ struct Member {
 struct Op {
   OpSample s;
   Member* member = nullptr;
-  uint64_t end_ns = 0;     // 0: in flight, or its end cannot be seen
+  uint64_t end_ns = 0;  // 0: in flight, or its end cannot be seen
   bool complete = false;
-  bool settled = false;    // went into Worker::history
-  uint64_t seen_ns = 0;    // tick of the last sample
+  bool settled = false;  // went into Worker::history
+  uint64_t seen_ns = 0;  // tick of the last sample
 };
 
 // Times of one cycle position, nanoseconds; see Settled.
 enum Share {
-  kHostGap = 0,   // nothing was enqueued on the worker
-  kOwnGpu,        // data or slots were there, its GPU did not take them
-  kFlush,         // local NIC - PCIe - GPU path
-  kSendNet,       // handed to the NIC, not acknowledged
-  kSendPeer,      // the receiver grants no slot
-  kRemote,        // the sending peer
+  kHostGap = 0,  // nothing was enqueued on the worker
+  kOwnGpu,       // data or slots were there, its GPU did not take them
+  kFlush,        // local NIC - PCIe - GPU path
+  kSendNet,      // handed to the NIC, not acknowledged
+  kSendPeer,     // the receiver grants no slot
+  kRemote,       // the sending peer
   kShareCount,
 };
 
@@ -70,17 +70,25 @@ struct Settled {
   uint64_t shape_key = 0;  // the same without the size
   Member* member = nullptr;
   mc_op_kind kind = MC_OP_NONE;
-  int32_t peer = -1;       // p2p
+  int32_t peer = -1;  // p2p
   uint64_t ordinal = 0;
   uint64_t start_ns = 0;
-  uint64_t end_ns = 0;     // never before the previous one's end
-  uint64_t head_ns = 0;    // time as oldest open operation
+  uint64_t end_ns = 0;   // never before the previous one's end
+  uint64_t head_ns = 0;  // time as oldest open operation
   double share[kShareCount] = {};
   // Step times for the transit over an edge; valid where steps > 0.
   uint32_t send_steps = 0, recv_steps = 0;
   uint64_t send_posted_sum_ns = 0, send_done_sum_ns = 0;
   uint64_t recv_posted_sum_ns = 0, recv_data_sum_ns = 0;
-  uint64_t bytes = 0;      // sent + received
+  uint64_t bytes = 0;  // sent + received
+};
+
+constexpr uint64_t kHostHistoryNs = 6'000'000'000;
+constexpr uint64_t kHostStepNs = 200'000'000;
+
+struct HostAt {
+  uint64_t t_ns = 0;  // of the snapshot
+  HostSample sample;
 };
 
 struct Worker {
@@ -89,7 +97,7 @@ struct Worker {
   ProcessKey key;
   std::string name;
   std::string container;
-  int32_t job_rank = -1;          // in the largest communicator
+  int32_t job_rank = -1;  // in the largest communicator
   ProcessStatus status = ProcessStatus::kRunning;
   uint64_t exited_ns = 0;
   std::map<uint32_t, std::unique_ptr<Member>> members;  // by line of the board
@@ -105,8 +113,13 @@ struct Worker {
   uint32_t profiler_api = 0;
   std::array<uint64_t, MC_LOSS_COUNT> lost{};
   uint64_t torn_reads = 0;
-  std::optional<HostSample> host_now, host_before;  // the last two, for deltas
-  uint64_t host_now_ns = 0, host_before_ns = 0;
+  // What the host said of the process: the newest of the last kHostHistoryNs, oldest first,
+  // about kHostStepNs apart; empty without host samples.
+  std::deque<HostAt> host_samples;
+
+  const HostSample* host_now() const {
+    return host_samples.empty() ? nullptr : &host_samples.back().sample;
+  }
 
   // The oldest operation in flight; nullptr: none.
   const Op* HeadOp() const;

@@ -431,20 +431,26 @@ TEST_F(JobModelTest, ProcessThatEnds) {
   EXPECT_EQ(model_.View().comms[0].ranks[1].process_state, 'X');
 }
 
-TEST_F(JobModelTest, HostSamplesKeepTheLastTwo) {
+TEST_F(JobModelTest, HostSamplesOfTheLastSeconds) {
   HandMadeJob job(1);
-  job.Host(0).throttled_ns = 1;
-  job.Apply(model_);
-  EXPECT_TRUE(WorkerAt(0).host_now);
-  EXPECT_FALSE(WorkerAt(0).host_before);
-  const uint64_t before = job.now_ns();
-  job.Sleep(1000);
-  job.Host(0).throttled_ns = 5;
-  job.Apply(model_);
-  EXPECT_EQ(WorkerAt(0).host_now->throttled_ns, 5u);
-  EXPECT_EQ(WorkerAt(0).host_before->throttled_ns, 1u);
-  EXPECT_EQ(WorkerAt(0).host_before_ns, before);
-  EXPECT_EQ(WorkerAt(0).host_now_ns, job.now_ns());
+  const uint64_t first = job.now_ns();
+  for (uint64_t i = 0; i < 200; ++i) {  // ten seconds, 50 ms apart
+    job.Host(0).throttled_ns = i;
+    job.Apply(model_);
+    EXPECT_EQ(WorkerAt(0).host_now()->throttled_ns, i);
+    if (i == 2) {
+      EXPECT_EQ(WorkerAt(0).host_samples.size(), 2u);
+      EXPECT_EQ(WorkerAt(0).host_samples.front().t_ns, first);
+    }
+    job.Sleep(50);
+  }
+  const auto& kept = WorkerAt(0).host_samples;
+  EXPECT_GE(kept.size(), kHostHistoryNs / kHostStepNs);
+  EXPECT_LE(kept.size(), kHostHistoryNs / kHostStepNs + 3);
+  EXPECT_GE(kept.back().t_ns, kept.front().t_ns + kHostHistoryNs);
+  for (size_t i = 2; i < kept.size(); ++i) {
+    EXPECT_GE(kept[i - 1].t_ns, kept[i - 2].t_ns + kHostStepNs);
+  }
 }
 
 TEST_F(JobModelTest, BlindSpotsOfAllHosts) {

@@ -18,8 +18,8 @@ std::string ErrorBoundText(uint64_t error_ns) {
 
 std::string ClockText(const GpuClockState& clock) {
   std::string out = "GPU clock of ";
-  out += clock.rank >= 0 ? "rank " + std::to_string(clock.rank)
-                         : "GPU " + std::to_string(clock.gpu);
+  out +=
+      clock.rank >= 0 ? "rank " + std::to_string(clock.rank) : "GPU " + std::to_string(clock.gpu);
   out += " (" + PrintableText(clock.host) + ", pid " + std::to_string(clock.process.pid) + "): ";
   if (!clock.error_ns) return out + "not aligned: " + PrintableText(clock.problem);
   out += ErrorBoundText(*clock.error_ns);

@@ -151,7 +151,12 @@ void Write(const Timeline& timeline, const WriteProgress& progress, std::ostream
     if (progress)
       progress(static_cast<double>(++done) / static_cast<double>(timeline.ranks.size()));
   }
-  for (const std::string& clock : timeline.clocks) writer.Note(clock, timeline.begin_ns, top);
+  if (!timeline.clocks.empty()) {
+    const uint64_t clocks = writer.Track("clocks", 0, order++);
+    for (const std::string& clock : timeline.clocks) {
+      writer.Note(clock, timeline.begin_ns, clocks);
+    }
+  }
   if (!timeline.note.empty()) writer.Note(timeline.note, timeline.end_ns, top);
 }
 

@@ -392,6 +392,7 @@ TEST(Export, PerfettoIsWellFormed) {
   std::map<uint64_t, int> open;
   std::map<uint64_t, uint64_t> last;
   std::map<std::string, int> slices;
+  int instants = 0;
   for (const perfetto::TracePacket& packet : trace.packet()) {
     for (const auto& text : packet.interned_data().event_names()) names[text.iid()] = text.name();
     for (const auto& text : packet.interned_data().event_categories()) {
@@ -422,6 +423,10 @@ TEST(Export, PerfettoIsWellFormed) {
         EXPECT_EQ(keys.count(annotation.name_iid()), 1u);
         EXPECT_FALSE(annotation.string_value().empty());
       }
+    } else if (event.type() == 3) {
+      EXPECT_EQ(tracks.at(event.track_uuid()).name(), "clocks");
+      EXPECT_THAT(names.at(event.name_iid()), ::testing::StartsWith("GPU clock of rank "));
+      ++instants;
     } else {
       EXPECT_EQ(event.type(), 2u);
       EXPECT_EQ(--open[event.track_uuid()], 0);
@@ -431,12 +436,13 @@ TEST(Export, PerfettoIsWellFormed) {
   for (const auto& [uuid, track] : tracks) {
     if (!track.has_parent_uuid()) groups.push_back(track.name());
   }
-  EXPECT_THAT(groups, ::testing::ElementsAre(
-                          "incidents", "rank 0 (node-0, pid 4000)", "rank 1 (node-0, pid 4001)",
+  EXPECT_THAT(groups, ::testing::UnorderedElementsAre(
+                          "clocks", "incidents", "rank 0 (node-0, pid 4000)", "rank 1 (node-0, pid 4001)",
                           "rank 2 (node-0, pid 4002)", "rank 3 (node-0, pid 4003)"));
   for (const char* category : {"op", "wait", "kernel", "gap", "incident"}) {
     EXPECT_GT(slices[category], 0) << category;
   }
+  EXPECT_EQ(instants, 4);
   EXPECT_EQ(slices["incident"], 2);  // at the top and at the culprit
 }
 

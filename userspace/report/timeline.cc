@@ -749,7 +749,7 @@ Timeline Builder::Finish() {
                     " operations are drawn as long as their enqueueing took: their end was not "
                     "seen (no network steps and no kernel events)";
   }
-  timeline.clocks = options_.clocks;
+  for (const std::string& clock : options_.clocks) timeline.clocks.push_back(PrintableText(clock));
   for (const GpuClockState& clock : gpus_.Clocks()) timeline.clocks.push_back(ClockText(clock));
   if (!by_wall_clock_.empty()) {
     if (!timeline.note.empty()) timeline.note += "; ";

@@ -62,6 +62,10 @@ class LoadedNvml final : public Nvml {
     if (f_.event_set != nullptr && f_.event_set(&events_) != abi::kSuccess) events_ = nullptr;
   }
 
+  ~LoadedNvml() override {
+    if (events_ != nullptr && f_.event_free != nullptr) f_.event_free(events_);
+  }
+
   const std::string& path() const override { return path_; }
   const std::string& driver_version() const override { return driver_version_; }
   std::vector<std::string> missing() const override { return missing_; }
@@ -332,7 +336,9 @@ class LoadedNvml final : public Nvml {
 std::string DefaultNvmlLibrary() {
   const char* named = std::getenv("MYCROFT_NVML");
   if (named != nullptr && *named != '\0') return named;
-  return ::access("/proc/driver/nvidia", F_OK) == 0 ? "libnvidia-ml.so.1" : "";
+  const bool driver = ::access("/proc/driver/nvidia/version", F_OK) == 0 ||
+                      ::access("/dev/nvidiactl", F_OK) == 0;
+  return driver ? "libnvidia-ml.so.1" : "";
 }
 
 absl::StatusOr<std::unique_ptr<Nvml>> Nvml::Open(const std::string& library) {

@@ -175,6 +175,7 @@ static_assert(sizeof(EventData) == 32 && offsetof(EventData, data) == 16);
     nullptr)                                                                                    \
   X(gpu_instance, Return(Device, uint32_t*), "nvmlDeviceGetGpuInstanceId", nullptr)             \
   X(event_set, Return(EventSet*), "nvmlEventSetCreate", nullptr)                                \
+  X(event_free, Return(EventSet), "nvmlEventSetFree", nullptr)                                  \
   X(register_events, Return(Device, uint64_t, EventSet), "nvmlDeviceRegisterEvents", nullptr)   \
   X(wait_event, Return(EventSet, EventData*, uint32_t), "nvmlEventSetWait_v2", nullptr)
 

@@ -26,7 +26,7 @@ using store_internal::QueryInt;
 using store_internal::Statement;
 using store_internal::ToStatus;
 
-constexpr size_t kMaxClocks = 4096;
+constexpr size_t kMaxClocks = 4096, kMaxClockText = 256;
 constexpr char kMagic[16] = {'S', 'Q', 'L', 'i', 't', 'e', ' ', 'f',
                              'o', 'r', 'm', 'a', 't', ' ', '3', '\0'};
 
@@ -197,7 +197,7 @@ absl::Status Reader::ReadInfo() {
       if (meta->Text(0) == "created_by") info_.created_by = meta->Text(1);
       if (meta->Text(0).rfind(store_internal::kClockPrefix, 0) == 0 &&
           info_.clocks.size() < kMaxClocks) {
-        info_.clocks.push_back(meta->Text(1));
+        info_.clocks.push_back(meta->Text(1).substr(0, kMaxClockText));
       }
       if (meta->Text(0) == "snapshots_lost") {
         info_.snapshots_lost = static_cast<uint64_t>(meta->Int(1));

@@ -454,7 +454,8 @@ absl::Status Writer::WriteAll(size_t* dropped_groups) {
     absl::StatusOr<Statement> put =
         Statement::Prepare(db, "INSERT OR REPLACE INTO meta VALUES(?1, ?2)");
     if (!put.ok()) return put.status();
-    put->BindText(1, store_internal::kClockPrefix + host);
+    const std::string key = store_internal::kClockPrefix + host;  // must outlive Run
+    put->BindText(1, key);
     put->BindText(2, text);
     RETURN_IF_ERROR(put->Run());
   }

@@ -195,7 +195,7 @@ extern "C" int MycroftBoardFuzz(const uint8_t* data, size_t size) {
   return 0;
 }
 
-#ifdef MYCROFT_FUZZ_BOARD
+#ifdef MYCROFT_FUZZER
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return MycroftBoardFuzz(data, size);
 }

@@ -169,7 +169,7 @@ extern "C" int MycroftSnapshotPipelineFuzz(const uint8_t* data, size_t size) {
   return 0;
 }
 
-#ifdef MYCROFT_FUZZ_SNAPSHOT_PIPELINE
+#ifdef MYCROFT_FUZZER
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return MycroftSnapshotPipelineFuzz(data, size);
 }

@@ -53,6 +53,7 @@ void Check(const GpuSnapshot& s) {
   Require(s.state < MC_GPU_STATE_COUNT && s.nccl_launches <= s.launches);
   Require(Printable(s.process) && Printable(s.cupti_path) && Printable(s.other_subscriber));
   Require(Printable(DescribeGpuState(s)));
+  Require(!s.names.empty());
   for (size_t i = 0; i < s.names.size(); ++i) {
     Require(s.names[i].index == i && Printable(s.names[i].name));
     Require(s.names[i].min_ns <= s.names[i].max_ns);
@@ -68,7 +69,9 @@ void Check(const GpuSnapshot& s) {
       }
     }
   }
-  for (const GpuEventSample& event : s.events) Require(event.end_ns >= event.start_ns);
+  for (const GpuEventSample& event : s.events) {
+    Require(event.end_ns >= event.start_ns && event.name < s.names.size());
+  }
 }
 
 }  // namespace
@@ -112,7 +115,7 @@ extern "C" int MycroftGpuBoardFuzz(const uint8_t* data, size_t size) {
   return 0;
 }
 
-#ifdef MYCROFT_FUZZ_GPU_BOARD
+#ifdef MYCROFT_FUZZER
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return MycroftGpuBoardFuzz(data, size);
 }

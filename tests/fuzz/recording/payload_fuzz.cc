@@ -37,7 +37,7 @@ extern "C" int MycroftPayloadFuzz(const uint8_t* data, size_t size) {
   return 0;
 }
 
-#ifdef MYCROFT_FUZZ_PAYLOAD
+#ifdef MYCROFT_FUZZER
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return MycroftPayloadFuzz(data, size);
 }

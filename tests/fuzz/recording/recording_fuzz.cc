@@ -35,7 +35,7 @@ extern "C" int MycroftRecordingFuzz(const uint8_t* data, size_t size) {
   return 0;
 }
 
-#ifdef MYCROFT_FUZZ_RECORDING
+#ifdef MYCROFT_FUZZER
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   return MycroftRecordingFuzz(data, size);
 }

@@ -74,18 +74,18 @@ void Check(const std::filesystem::path& folder) {
   for (const Kernel& kernel : kernels) {
     const auto converted = aligner.ToHost(host, kernel.process, kernel.comm, kernel.gpu_ns);
     ASSERT_TRUE(converted.ok()) << converted.status();
-    const uint64_t truth =
-        kernel.gpu_ns - static_cast<uint64_t>((*job)->wall_minus_mono_ns());
+    const uint64_t truth = kernel.gpu_ns - static_cast<uint64_t>((*job)->wall_minus_mono_ns());
     const auto error = static_cast<int64_t>(converted->ns - truth);
     EXPECT_LE(static_cast<uint64_t>(error < 0 ? -error : error), converted->error_ns + kHeaderNs);
     bounds.push_back(converted->error_ns);
   }
   std::sort(bounds.begin(), bounds.end());
-  std::printf("%-24s %zu clocks, error bound of %zu kernel times: median %.1f us, worst %.1f us; "
-              "at the end %.1f us\n",
-              folder.filename().c_str(), clocks.size(), bounds.size(),
-              static_cast<double>(bounds[bounds.size() / 2]) / 1e3,
-              static_cast<double>(bounds.back()) / 1e3, static_cast<double>(worst) / 1e3);
+  std::printf(
+      "%-24s %zu clocks, error bound of %zu kernel times: median %.1f us, worst %.1f us; "
+      "at the end %.1f us\n",
+      folder.filename().c_str(), clocks.size(), bounds.size(),
+      static_cast<double>(bounds[bounds.size() / 2]) / 1e3,
+      static_cast<double>(bounds.back()) / 1e3, static_cast<double>(worst) / 1e3);
 }
 
 TEST(GpuClock, OfRecordedJobsIsKnownWithinItsBound) {

@@ -485,7 +485,12 @@ EXPORT Return nvmlDeviceGetGpuInstanceId(Device device, uint32_t* value) {
 }
 
 EXPORT Return nvmlEventSetCreate(EventSet* set) {
-  *set = new EventSetHandle;  // lives as long as the process, as in the real one
+  *set = new EventSetHandle;
+  return kSuccess;
+}
+
+EXPORT Return nvmlEventSetFree(EventSet set) {
+  delete set;
   return kSuccess;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Runs the fuzzer's function over its seeds in every build.
+// Runs the function of a fuzzer of text over its seeds, whole and cut anywhere, in every build.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace {
 
-TEST(XidFuzz, SeedsDoNotCrash) {
+TEST(Seeds, DoNotCrash) {
   int seeds = 0;
   for (const auto& entry : std::filesystem::directory_iterator(MYCROFT_SEEDS)) {
     std::ifstream file(entry.path(), std::ios::binary);
