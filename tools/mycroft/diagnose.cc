@@ -87,7 +87,7 @@ int DiagnoseLive(const Config& config, const Options& options) {
     if (!*next) break;
     if (first_ns == 0) first_ns = (*next)->t_ns;
     pipeline.Feed(**next);
-    if (live->probes) ArmSuspected(pipeline, (*next)->host, source);
+    ArmSuspected(pipeline, (*next)->host, source);
     observed = observed || source.process_count() > 0;
     if (HasVerdict(pipeline.incidents()) || (*next)->t_ns - first_ns >= *duration) break;
   }

@@ -129,7 +129,7 @@ int RunRecord(const Config& config, const Options& options) {
     wall_ns = snapshot.wall_ns;
     if (first_ns == 0) first_ns = now_ns;
     pipeline.Feed(snapshot);
-    if (live->probes) ArmSuspected(pipeline, snapshot.host, source);
+    ArmSuspected(pipeline, snapshot.host, source);
     report(false);
     const bool seen = source.process_count() > 0;
     if (seen && !observed) {

@@ -108,7 +108,7 @@ int TopLiveOnce(const Config& config, const Options& options) {
     if (!*next) break;
     if (first_ns == 0) first_ns = (*next)->t_ns;
     pipeline.Feed(**next);
-    if (live->probes) ArmSuspected(pipeline, (*next)->host, source);
+    ArmSuspected(pipeline, (*next)->host, source);
     if ((*next)->t_ns - first_ns >= *wait) break;
   }
   TopData data;
@@ -135,12 +135,9 @@ int TopLive(const Config& config, const Options& options) {
     return Fail(live.status());
   }
   LiveSource& source = *live->source;
-  LiveFeed::AfterFeed arm;
-  if (live->probes) {
-    arm = [&source](Pipeline& pipeline, const std::string& host) {
-      ArmSuspected(pipeline, host, source);
-    };
-  }
+  LiveFeed::AfterFeed arm = [&source](Pipeline& pipeline, const std::string& host) {
+    ArmSuspected(pipeline, host, source);
+  };
   LiveFeed feed(
       source, [&source] { source.Interrupt(); }, MakePipelineOptions(config), config.interval_ns,
       std::move(arm));

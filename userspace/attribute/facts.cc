@@ -201,6 +201,7 @@ class Finder {
       Ports(*host, *worker);
       Threads(*worker);
       Memory(*worker);
+      FindGpuFacts(in_, *worker, &facts_);
     }
     for (const auto& [from, to] : EdgesOfFlows(*in_.job)) {
       if (all || concerned.count(from) != 0 || concerned.count(to) != 0) Edge(*from, *to);
@@ -1733,7 +1734,8 @@ bool Explains(const Fact& cause, const Fact& effect) {
              is(effect.kind, {K::kXid, K::kGpuHangs, K::kThermal, K::kPowerLimit, K::kEccErrors,
                               K::kEccCorrected, K::kSpins, K::kAerUncorrectable,
                               K::kAerCorrectable, K::kLinkDegraded, K::kDmaFault, K::kReads,
-                              K::kBlocked});
+                              K::kBlocked, K::kStreamBlocked, K::kKernelDoesNotEnd,
+                              K::kNotScheduled, K::kNothingLaunched, K::kCopiesSlow});
     case K::kNicGone:
       return (same_worker && is(effect.kind, {K::kAerUncorrectable, K::kAerCorrectable,
                                               K::kLinkDegraded, K::kDmaFault, K::kBlocked})) ||
@@ -1763,12 +1765,14 @@ bool Explains(const Fact& cause, const Fact& effect) {
     case K::kStarved:
     case K::kReclaim:
     case K::kBlocked:
-      return same_worker && is(effect.kind, {K::kReceiverNotReady, K::kPauses, K::kQpStalled});
+      return same_worker && is(effect.kind, {K::kReceiverNotReady, K::kPauses, K::kQpStalled,
+                                             K::kNothingLaunched});
     case K::kOomKill:
       return touches && is(effect.kind, {K::kReclaim, K::kStarved, K::kBlocked, K::kRetryExceeded,
                                          K::kPacketLoss, K::kPeerQpGone, K::kMemlock});
     case K::kPcieCeiling:
     case K::kLinkDegraded:
+      if (same_worker && effect.kind == K::kCopiesSlow) return true;
       return touches &&
              is(effect.kind, {K::kPauses, K::kCongestion, K::kPacketLoss, K::kAerCorrectable});
     case K::kAerUncorrectable:
@@ -1786,14 +1790,29 @@ bool Explains(const Fact& cause, const Fact& effect) {
     case K::kXid:
       return same_worker && cause.weight >= Weight::kStrong &&
              is(effect.kind, {K::kGpuHangs, K::kEccErrors, K::kEccCorrected, K::kNvlinkErrors,
-                              K::kNvlinkReplays, K::kSpins});
+                              K::kNvlinkReplays, K::kSpins, K::kStreamBlocked,
+                              K::kKernelDoesNotEnd, K::kNotScheduled, K::kNothingLaunched});
     case K::kNvlinkErrors:
-      return same_worker && is(effect.kind, {K::kNvlinkReplays, K::kSpins});
+      return same_worker && is(effect.kind, {K::kNvlinkReplays, K::kSpins, K::kNothingLaunched});
     case K::kGpuHangs:
-      return same_worker && is(effect.kind, {K::kBlocked, K::kSpins});
+      return same_worker &&
+             is(effect.kind, {K::kBlocked, K::kSpins, K::kStreamBlocked, K::kKernelDoesNotEnd,
+                              K::kNotScheduled, K::kNothingLaunched});
     case K::kThermal:
     case K::kPowerLimit:
+      return same_worker && is(effect.kind, {K::kKernelsSlow});
+    case K::kReads:
+    case K::kMemlock:
     case K::kEccErrors:
+      return same_worker && is(effect.kind, {K::kNothingLaunched});
+    case K::kKernelDoesNotEnd:
+      return same_worker && is(effect.kind, {K::kStreamBlocked, K::kNotScheduled});
+    case K::kStreamBlocked:
+    case K::kNotScheduled:
+    case K::kKernelsSlow:
+    case K::kCopiesSlow:
+    case K::kNothingInFront:
+    case K::kNothingLaunched:
     case K::kEccCorrected:
     case K::kNvlinkReplays:
     case K::kSpins:
@@ -1802,8 +1821,6 @@ bool Explains(const Fact& cause, const Fact& effect) {
     case K::kAerCorrectable:
     case K::kAcsRedirect:
     case K::kDmaFault:
-    case K::kMemlock:
-    case K::kReads:
     case K::kQpStalled:
     case K::kQpBroken:
       return false;

@@ -29,6 +29,13 @@ enum class FactKind : uint8_t {
   kNvlinkErrors,      // a link went down, or had to be trained again
   kNvlinkReplays,
   kSpins,             // "100 % busy" at a fraction of its power
+  kKernelsSlow,       // its compute kernels take longer than they did
+  kCopiesSlow,        // its copies take longer per byte than they did
+  kStreamBlocked,     // NCCL's kernel waits behind one that does not end
+  kKernelDoesNotEnd,  // one that is not NCCL's, and the host waits for it
+  kNotScheduled,      // NCCL's kernel finds no place on the GPU
+  kNothingInFront,    // NCCL's kernel is the oldest of its stream
+  kNothingLaunched,   // all that was launched is finished: the host is late
   kPortDown,          // is not ACTIVE
   kPortFlap,          // went down and came back
   kPhysicalErrors,    // symbol errors and the like: cable, port
@@ -83,6 +90,9 @@ struct Fact {
 constexpr uint32_t ShapeBit(SuspectShape shape) { return 1u << static_cast<int>(shape); }
 
 std::vector<Fact> FindFacts(const EvidenceInput& input);
+
+// Of one worker, what its GPU board says (gpu_facts.cc).
+void FindGpuFacts(const EvidenceInput& input, const Worker& worker, std::vector<Fact>* facts);
 
 // A connection of the job that is broken for good: a queue pair in the error state, or with
 // a completion that tells of one, and no operation went on after it. Its progress thread

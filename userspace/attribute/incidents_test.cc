@@ -888,6 +888,229 @@ TEST_F(GpuMemory, BusyAtAFractionOfItsPowerSpins) {
   ExpectEvidence("is 100 % busy at 140 of 700 W: it spins");
 }
 
+// ---- the work of GPUs, by CUPTI ---------------------------------------------------------
+
+class GpuWork : public HardwareWorld {
+ protected:
+  // Steps in which every rank computes and copies. One rank's kernels or copies take longer.
+  void Train(int count, const Costs& costs, int rank = -1, double kernels = 1, double copies = 1) {
+    for (int i = 0; i < count; ++i) {
+      for (int r = 0; r < 4; ++r) {
+        GpuWorkSample& work = hw().GpuWork(r);
+        GpuDeviceWork& gpu = work.devices[0];
+        work.launches += 10;
+        work.last_launch_ns = job().now_ns();
+        gpu.kernels += 10;
+        gpu.expected_ns += 5'000'000;
+        gpu.kernel_ns += static_cast<uint64_t>(5e6 * (r == rank ? kernels : 1));
+        gpu.copies[MC_GPU_COPY_HTOD] += 1;
+        gpu.copy_bytes[MC_GPU_COPY_HTOD] += 4 << 20;
+        gpu.copy_ns[MC_GPU_COPY_HTOD] += static_cast<uint64_t>(4e5 * (r == rank ? copies : 1));
+      }
+      Steps(1, costs);
+    }
+  }
+  void Warm() { Train(580, Costs(4)); }
+  static Costs Late(int rank, double host_ms, double gpu_ms) {
+    Costs costs(4);
+    costs[rank].host_ms = host_ms;
+    costs[rank].gpu_ms = gpu_ms;
+    return costs;
+  }
+  // All ranks have launched the kernel of the collective; none is finished.
+  void LaunchNccl() {
+    for (int r = 0; r < 4; ++r) {
+      GpuStreamWork& stream = hw().GpuWork(r).streams.emplace_back();
+      stream.stream = 1;
+      stream.stream_id = 7;
+      stream.device = 0;
+      stream.launched = 900;
+      stream.finished = 899;
+      stream.oldest_work = MC_GPU_WORK_NCCL;
+      stream.oldest = stream.nccl = "ncclDevKernel_AllReduce";
+      stream.oldest_ns = stream.nccl_ns = job().now_ns();
+    }
+  }
+  GpuStreamWork& Stream(int rank) { return hw().GpuWork(rank).streams[0]; }
+  // A kernel of the application that is proved not to end.
+  GpuStreamWork& Endless(int rank, uint32_t stream_id) {
+    GpuStreamWork& stream = hw().GpuWork(rank).streams.emplace_back();
+    stream.stream = stream_id;
+    stream.stream_id = stream_id;
+    stream.device = 0;
+    stream.launched = 10;
+    stream.finished = 9;
+    stream.pending = GpuPending::kUnfinished;
+    stream.oldest_work = MC_GPU_WORK_KERNEL;
+    stream.oldest = "gemm";
+    stream.oldest_ns = job().now_ns();
+    stream.oldest_proved = stream.no_nccl = true;
+    return stream;
+  }
+};
+
+TEST_F(GpuWork, SlowKernelsAreGpu) {
+  Warm();
+  Train(80, Late(2, 8, 81), 2, 3);
+  ExpectCulprit(2, kGpuOf);
+  ExpectEvidence(
+      "the compute kernels of rank 2 take 3.0 times as long as before; those of 3 other ranks 1.0 "
+      "times");
+  EXPECT_THAT(Last().summary, HasSubstr("its compute kernels take 3.0 times as long"));
+}
+
+TEST_F(GpuWork, LateRankWithSlowKernelsIsGpu) {
+  Warm();
+  Train(80, Late(2, 81, 1), 2, 3);
+  ExpectCulprit(2, kGpuOf);
+  ExpectEvidence("the compute kernels of rank 2 take 3.0 times as long");
+  ExpectRejected("host of rank 2", "it only shows");
+}
+
+TEST_F(GpuWork, LateRankWithUsualKernelsIsHost) {
+  Warm();
+  Train(80, Late(2, 81, 1));
+  ExpectCulprit(2, Component::kHost);
+  ExpectRejected("gpu of rank 2",
+                 "its compute kernels take 1.00 times as long as before; but that is as usual");
+}
+
+TEST_F(GpuWork, SlowCopiesBesideUsualKernelsArePcie) {
+  Warm();
+  Train(80, Late(2, 8, 81), 2, 1, 4);
+  ExpectCulprit(2, Component::kPcie);
+  ExpectEvidence("of rank 2 move 2.6 GB/s instead of 10.5, while its compute kernels take as long as "
+                 "ever");
+  ExpectRejected("gpu of rank 2", "only shows");
+}
+
+TEST_F(GpuWork, SlowCopiesBesideSlowKernelsAreGpu) {
+  Warm();
+  Train(80, Late(2, 8, 81), 2, 3, 4);
+  ExpectCulprit(2, kGpuOf);
+}
+
+TEST_F(GpuWork, KernelsThatAreSlowEverywhereAreNoFaultOfOne) {
+  Warm();
+  for (int i = 0; i < 80; ++i) {
+    for (int r = 0; r < 4; ++r) hw().GpuWork(r).devices[0].kernel_ns += 10'000'000;
+    Train(1, Late(2, 81, 1));
+  }
+  ExpectCulprit(2, Component::kHost);
+  ExpectRejected("gpu of rank 2", "those of the other ranks take as much longer");
+}
+
+TEST_F(GpuWork, SlowKernelsOfAnotherRankAreRejected) {
+  Warm();
+  Train(80, Late(2, 81, 1), 1, 3);
+  ExpectCulprit(2, Component::kHost);
+  ExpectRejected("gpu of rank 1", "no mechanism");
+}
+
+TEST_F(GpuWork, StuckKernelOfNcclIsGpuWithNothingInFront) {
+  Warm();
+  StickGpu(2);
+  LaunchNccl();
+  Wait(4'000);
+  ExpectCulprit(2, kGpuOf);
+  ExpectEvidence("kernel ncclDevKernel_AllReduce of rank 2, launched");
+  ExpectEvidence("is the oldest of stream 7: nothing of the application is in front of it");
+  ExpectNoEvidence("ncclDevKernel_AllReduce of rank 1");  // it waits like everybody else's
+}
+
+TEST_F(GpuWork, BlockedStreamIsNamedWithItsKernel) {
+  Warm();
+  StickGpu(2);
+  LaunchNccl();
+  GpuStreamWork& stream = Stream(2);
+  stream.finished = 898;
+  stream.pending = GpuPending::kUnfinished;
+  stream.oldest_proved = true;
+  stream.oldest_work = MC_GPU_WORK_KERNEL;
+  stream.oldest = "gemm";
+  Wait(4'000);
+  ExpectCulprit(2, kGpuOf);
+  ExpectEvidence("kernel ncclDevKernel_AllReduce of rank 2 waits in stream 7 behind kernel gemm, "
+                 "launched");
+  ExpectEvidence("which does not end");
+  EXPECT_THAT(Last().summary, HasSubstr("kernel gemm is in front of NCCL's in its stream"));
+}
+
+TEST_F(GpuWork, BlockedByAnotherStreamIsNamedWithItsKernel) {
+  Warm();
+  StickGpu(2);
+  LaunchNccl();
+  Endless(2, 13);
+  Stream(2).nccl_waits_for = 13;
+  Wait(4'000);
+  ExpectCulprit(2, kGpuOf);
+  ExpectEvidence("waits in stream 7 behind kernel gemm of stream 13, launched");
+}
+
+TEST_F(GpuWork, WhatIsNotProvedIsSaidAndDecidesNothing) {
+  Warm();
+  StickGpu(2);
+  LaunchNccl();
+  Stream(2).finished = 898;
+  Stream(2).oldest_work = MC_GPU_WORK_KERNEL;
+  Stream(2).oldest = "gemm";
+  Wait(4'000);
+  ExpectCulprit(2, kGpuOf);
+  ExpectEvidence("which is not known to have ended");
+  EXPECT_THAT(Last().summary, ::testing::Not(HasSubstr("gemm")));
+}
+
+TEST_F(GpuWork, KernelOfAnotherStreamThatLeavesNoRoomIsNamed) {
+  Warm();
+  StickGpu(2);
+  LaunchNccl();
+  Endless(2, 13);
+  Wait(4'000);
+  ExpectCulprit(2, kGpuOf);
+  ExpectEvidence("kernel gemm of stream 13 runs for");
+}
+
+TEST_F(GpuWork, AbsentRankWhoseHostWaitsForAKernelIsGpu) {
+  Warm();
+  LeaveOut(2);
+  Endless(2, 13).waited_since_ns = job().now_ns();
+  Wait(4'000);
+  ExpectCulprit(2, kGpuOf);
+  ExpectEvidence("for its GPU: kernel gemm in stream 13, launched");
+  ExpectRejected("host of rank 2", "it only shows");
+}
+
+TEST_F(GpuWork, AbsentRankWithEmptyStreamsIsHost) {
+  Warm();
+  LeaveOut(2);
+  Wait(4'000);
+  ExpectCulprit(2, Component::kHost);
+  ExpectEvidence("rank 2 has launched nothing for");
+  ExpectEvidence("its GPU waits for its host");
+  ExpectRejected("gpu of rank 2", "its streams are empty");
+}
+
+TEST_F(GpuWork, AbsentRankOfWhichNothingIsProvedIsAsWithout) {
+  Warm();
+  LeaveOut(2);
+  GpuStreamWork& stream = Endless(2, 13);
+  stream.pending = GpuPending::kUnknown;
+  Wait(4'000);
+  ExpectCulprit(2, Component::kHost);
+  ExpectNoEvidence("gemm");
+  ExpectNoEvidence("launched nothing");
+}
+
+TEST_F(GpuWork, CuptiInOtherHandsSaysNothing) {
+  Warm();
+  for (int r = 0; r < 4; ++r) hw().GpuWork(r).state = MC_GPU_TAKEN;
+  LeaveOut(2);
+  Endless(2, 13).waited_since_ns = job().now_ns();
+  Wait(4'000);
+  ExpectCulprit(2, Component::kHost);
+  ExpectNoEvidence("gemm");
+}
+
 // ---- host-starved -----------------------------------------------------------------------
 
 class HostStarved : public HardwareWorld {

@@ -16,8 +16,11 @@
 
 #include "userspace/base/clock.h"
 #include "userspace/decode/board_decode.h"
+#include "userspace/decode/gpu_board_decode.h"
+#include "userspace/decode/gpu_work.h"
 #include "userspace/decode/hardware_source.h"
 #include "userspace/source/board_map.h"
+#include "userspace/source/gpu_board_map.h"
 #include "userspace/source/proc.h"
 
 namespace mycroft {
@@ -67,6 +70,19 @@ bool Complete(const OpSample& op) {
   return op.proxy_done >= op.proxy_started && op.kernel_stopped >= op.kernel_started;
 }
 
+// The GPU board of a process, when it has one.
+struct Gpu {
+  std::optional<GpuBoardMap> board;
+  std::string problem;  // why the board that is there cannot be read
+  uint64_t next_find_ns = 0, find_wait_ns = 0;
+  uint64_t next_read_ns = 0;
+  bool was_still = false;
+  bool denied = false;          // its level cannot be changed
+  uint64_t armed_until_ns = 0;  // as requested; 0: not
+  GpuWorkSampler sampler;
+  std::optional<GpuWorkSample> last;
+};
+
 struct Tracked {
   Tracked(BoardMap map, const std::string& proc_root, const ProcessKey& process)
       : key(process), board(std::move(map)), stat(proc_root, process.pid) {}
@@ -86,6 +102,7 @@ struct Tracked {
   uint64_t torn = 0;
   uint64_t next_host_ns = 0;
   bool still = false;
+  Gpu gpu;
 };
 
 struct Candidate {
@@ -182,6 +199,10 @@ class LiveSourceImpl final : public LiveSource {
 
   void ArmDeep(const std::vector<ProcessKey>& processes, uint64_t until_ns) override {
     if (hardware_) hardware_->ArmDeep(processes, until_ns);
+    armed_.clear();
+    if (until_ns != 0) armed_.insert(processes.begin(), processes.end());
+    armed_until_ns_ = until_ns;
+    for (auto& [key, process] : tracked_) RequestGpuLevel(key, process->gpu);
   }
 
   bool saw_process_without_plugin() const override {
@@ -312,12 +333,66 @@ class LiveSourceImpl final : public LiveSource {
       out->host = SampleHost(process, header);
       process.next_host_ns = now + kSecond;
     }
+    if (options_.gpu_work && !gone) SampleGpu(process, now, out);
     out->torn_reads = process.torn;
     process.last.level = out->level;
     process.last.lost = out->lost;
     process.last.profiler_api = out->profiler_api;
     return changed || !out->comms.empty() || !out->ops.empty() || !out->flows.empty() ||
-           out->host.has_value();
+           out->host.has_value() || out->gpu_work.has_value();
+  }
+
+  // While a process stands still its board is read at once, then once a second like others.
+  void SampleGpu(Tracked& process, uint64_t now, ProcessSample* out) {
+    Gpu& gpu = process.gpu;
+    if (!gpu.board.has_value() && now >= gpu.next_find_ns) FindGpuBoard(process, now);
+    const bool came_to_rest = process.still && !gpu.was_still;
+    gpu.was_still = process.still;
+    if (!gpu.board.has_value() || (now < gpu.next_read_ns && !came_to_rest)) return;
+    gpu.next_read_ns = now + kSecond;
+    // Its events are not read: the sums say enough.
+    GpuWorkSample sample = gpu.sampler.Sample(ReadGpuBoard(*gpu.board, UINT64_MAX, now));
+    if (gpu.last == sample) return;
+    gpu.last = sample;
+    out->gpu_work = std::move(sample);
+  }
+
+  void FindGpuBoard(Tracked& process, uint64_t now) {
+    Gpu& gpu = process.gpu;
+    gpu.find_wait_ns = std::min(std::max(kSecond, gpu.find_wait_ns * 3 / 2), kMaxRescanNs);
+    gpu.next_find_ns = now + gpu.find_wait_ns;
+    gpu.problem.clear();
+    const std::string base = options_.proc_root + "/" + std::to_string(process.key.pid);
+    for (const std::string& path :
+         FindMemfds(options_.proc_root, process.key.pid, MC_GPU_BOARD_MEMFD_NAME, nullptr)) {
+      auto map = GpuBoardMap::Open(path);
+      if (!map.ok()) {
+        gpu.problem = std::string(map.status().message());
+        continue;
+      }
+      const auto inner = ReadInnerPid(base + "/status");
+      const mc_gpu_header header = map->Header();
+      if (inner && *inner != header.pid) continue;  // inherited over a fork
+      // Of a library that was loaded twice: the newest.
+      if (gpu.board.has_value() && gpu.board->Header().created_ns > header.created_ns) continue;
+      gpu.board.emplace(*std::move(map));
+    }
+    if (!gpu.board.has_value()) return;
+    gpu.problem.clear();
+    RequestGpuLevel(process.key, gpu);
+  }
+
+  // Asks for activity records of a suspect, and takes the request back when it is none.
+  void RequestGpuLevel(const ProcessKey& key, Gpu& gpu) {
+    const uint64_t until = armed_.count(key) != 0 ? armed_until_ns_ : 0;
+    // It grows with every tick while there is suspicion.
+    const bool same = until == 0 ? gpu.armed_until_ns == 0
+                                 : gpu.armed_until_ns != 0 && until >= gpu.armed_until_ns &&
+                                       until - gpu.armed_until_ns < kSecond;
+    if (!gpu.board.has_value() || same) return;
+    const mc_gpu_level level = until != 0 ? MC_GPU_LEVEL_ACTIVITY : MC_GPU_LEVEL_UNSET;
+    gpu.denied = !gpu.board->RequestLevel(level, until);
+    gpu.armed_until_ns = until;
   }
 
   std::vector<WatchedProcess> Watched() const {
@@ -558,11 +633,40 @@ class LiveSourceImpl final : public LiveSource {
                        "boards of these processes are not found",
                        "run as root, or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"});
     }
+    AddGpuBlindSpots(&blind);
     if (level_denied_) {
       blind.push_back({"a board cannot be opened for writing",
                        "the level of detail of that process cannot be changed", ""});
     }
     return blind;
+  }
+
+  // Where the CUPTI library was loaded and does not see everything. Where it was not, nobody
+  // expects it.
+  void AddGpuBlindSpots(std::vector<BlindSpot>* blind) const {
+    std::map<std::string, std::pair<size_t, std::string>> by_problem;  // count, pids
+    for (const auto& [key, process] : tracked_) {
+      const Gpu& gpu = process->gpu;
+      std::string problem = gpu.problem.empty() ? "" : "GPU board: " + gpu.problem;
+      if (gpu.last.has_value() && gpu.last->state != MC_GPU_STARTING) {
+        const bool watching = gpu.last->state == MC_GPU_WATCHING || gpu.last->state == MC_GPU_ARMED;
+        // Before its first operation no kernel of NCCL is missed.
+        const bool none_due = watching && gpu.last->nccl_launches == 0 && process->next_op <= 1;
+        if (!none_due && !gpu.last->problem.empty()) problem = gpu.last->problem;
+      }
+      if (gpu.denied && problem.empty()) problem = "its GPU board cannot be opened for writing";
+      if (problem.empty()) continue;
+      auto& [count, pids] = by_problem[problem];
+      if (++count <= 8) pids += (count == 1 ? "" : ", ") + std::to_string(key.pid);
+    }
+    for (const auto& [problem, who] : by_problem) {
+      blind->push_back({problem + " (pid " + who.second + (who.first > 8 ? ", ..." : "") + ")",
+                        "what runs on the GPUs of " +
+                            std::string(who.first == 1 ? "this process" : "these processes") +
+                            " is not, or not fully, visible",
+                        ""});
+      if (blind->size() > 32) break;
+    }
   }
 
   LiveOptions options_;
@@ -580,6 +684,8 @@ class LiveSourceImpl final : public LiveSource {
   bool denied_ = false;
   bool level_denied_ = false;
   mc_level requested_level_ = MC_LEVEL_UNSET;
+  std::set<ProcessKey> armed_;
+  uint64_t armed_until_ns_ = 0;
 };
 
 }  // namespace

@@ -33,6 +33,7 @@ struct LiveOptions {
   bool hardware = true;                // see hardware_source.h
   std::string sys_root = "/sys";
   GpuHealthOptions gpu_health;         // nothing is asked unless named here
+  bool gpu_work = true;                // read the GPU boards of libmycroft-cupti.so
   // Not owned, must outlive the source; null: without. Called by the thread of Next().
   KernelProbes* probes = nullptr;
   // A clock for replays: CLOCK_MONOTONIC in ns. Empty: the real one, and Next()
@@ -58,8 +59,8 @@ class LiveSource : public SnapshotSource {
   // Reads what needs rights that will be given up afterwards. Before the first Next, which
   // starts threads: they inherit the rights of that moment.
   virtual void ReadAhead() = 0;
-  // Arms the deep kernel probes for these processes until then, in place of what was
-  // armed before; nothing without kernel probes. By the thread of Next().
+  // Arms the deep kernel probes and the activity records of GPUs for these processes until
+  // then, in place of what was armed before. By the thread of Next().
   virtual void ArmDeep(const std::vector<ProcessKey>& processes, uint64_t until_ns) = 0;
   // True when a process was found that uses NCCL (has libnccl mapped) but has no board.
   virtual bool saw_process_without_plugin() const = 0;

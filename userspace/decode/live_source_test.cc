@@ -23,6 +23,7 @@
 
 #include "userspace/source/testing/fixture_host.h"
 #include "userspace/source/testing/test_board.h"
+#include "userspace/source/testing/test_gpu_board.h"
 
 namespace mycroft {
 namespace {
@@ -784,6 +785,88 @@ TEST_F(LiveSourceTest, HardwareOfTheProcesses) {
     EXPECT_FALSE(next.hardware);
     for (const ProcessSample& process : next.processes) EXPECT_FALSE(process.hardware);
   }
+}
+
+// ---- GPU boards -------------------------------------------------------------------------
+
+class GpuBoards : public LiveSourceTest {
+ protected:
+  static void Watch(TestGpuBoard& gpu) {
+    gpu.header().state = MC_GPU_WATCHING;
+    gpu.header().level = MC_GPU_LEVEL_CALLBACKS;
+    gpu.header().layout_known = 1;
+    gpu.header().launches = 5;
+    gpu.header().nccl_launches = 1;
+  }
+  TestBoard board_;
+};
+
+TEST_F(GpuBoards, AreSampledWhenTheyChange) {
+  TestGpuBoard gpu;
+  Watch(gpu);
+  auto source = Make(Options());
+  const ProcessSample first = Only(Tick(*source));
+  ASSERT_TRUE(first.gpu_work);
+  EXPECT_EQ(first.gpu_work->state, MC_GPU_WATCHING);
+  EXPECT_EQ(first.gpu_work->launches, 5u);
+  EXPECT_EQ(first.gpu_work->problem, "");
+  EXPECT_THAT(Tick(*source, 1000).processes, IsEmpty()) << "nothing new";
+  gpu.header().launches = 6;
+  EXPECT_THAT(Tick(*source, 100).processes, IsEmpty()) << "once a second";
+  const ProcessSample next = Only(Tick(*source, 1000));
+  ASSERT_TRUE(next.gpu_work);
+  EXPECT_EQ(next.gpu_work->launches, 6u);
+}
+
+TEST_F(GpuBoards, ThatComeLaterAreFound) {
+  auto source = Make(Options());
+  EXPECT_FALSE(Only(Tick(*source)).gpu_work);
+  TestGpuBoard gpu;
+  Watch(gpu);
+  bool found = false;
+  for (int i = 0; i < 15 && !found; ++i) {
+    const Snapshot snapshot = Tick(*source, 1000);
+    for (const ProcessSample& process : snapshot.processes) found |= process.gpu_work.has_value();
+  }
+  EXPECT_TRUE(found);
+}
+
+TEST_F(GpuBoards, AbsenceIsNoBlindSpotABadOneIs) {
+  auto source = Make(Options());
+  EXPECT_THAT(Tick(*source).blind_spots, IsEmpty());
+  TestGpuBoardOptions options;
+  options.edit = [](mc_gpu_header& h) { h.version = 99; };
+  TestGpuBoard gpu(options);
+  Snapshot snapshot;
+  for (int i = 0; i < 15 && snapshot.blind_spots.empty(); ++i) snapshot = Tick(*source, 1000);
+  ASSERT_THAT(snapshot.blind_spots, SizeIs(1));
+  EXPECT_THAT(snapshot.blind_spots[0].what, HasSubstr("version 99"));
+  EXPECT_EQ(source->process_count(), 1u) << "the rest goes on";
+}
+
+TEST_F(GpuBoards, CuptiInOtherHandsIsABlindSpotWithItsName) {
+  TestGpuBoard gpu;
+  Watch(gpu);
+  gpu.header().state = MC_GPU_TAKEN;
+  std::strcpy(gpu.header().other_subscriber, "nsys");
+  auto source = Make(Options());
+  const Snapshot snapshot = Tick(*source);
+  ASSERT_THAT(snapshot.blind_spots, SizeIs(1));
+  EXPECT_THAT(snapshot.blind_spots[0].what, HasSubstr("CUPTI is in use by nsys"));
+}
+
+TEST_F(GpuBoards, SuspectsAreArmedUntilThenAndDisarmed) {
+  TestGpuBoard gpu;
+  Watch(gpu);
+  auto source = Make(Options());
+  const ProcessKey key = Only(Tick(*source)).key;
+  source->ArmDeep({{key.pid + 1, 1}}, now_ + 1000);
+  EXPECT_EQ(gpu.header().requested_level, static_cast<uint32_t>(MC_GPU_LEVEL_UNSET));
+  source->ArmDeep({key}, now_ + 1000);
+  EXPECT_EQ(gpu.header().requested_level, static_cast<uint32_t>(MC_GPU_LEVEL_ACTIVITY));
+  EXPECT_EQ(gpu.header().requested_until_ns, now_ + 1000);
+  source->ArmDeep({}, 0);
+  EXPECT_EQ(gpu.header().requested_level, static_cast<uint32_t>(MC_GPU_LEVEL_UNSET));
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "bpf/abi/board.h"
+#include "userspace/decode/gpu_work.h"
 #include "userspace/decode/hardware.h"
 
 namespace mycroft {
@@ -175,6 +176,7 @@ struct ProcessSample {
   uint64_t torn_reads = 0;                     // lines given up on, cumulative
   std::optional<HostSample> host;              // when sampled this tick
   std::optional<ProcessHardware> hardware;     // when sampled this tick
+  std::optional<GpuWorkSample> gpu_work;       // of its GPU board; when it changed
   std::vector<CommSample> comms;
   std::vector<OpSample> ops;
   std::vector<FlowSample> flows;

@@ -109,7 +109,9 @@ uint64_t Qp::total_posts() const {
 void HardwareModel::Apply(const Snapshot& snapshot) {
   auto found = hosts_.find(snapshot.host);
   bool anything = snapshot.hardware.has_value() || found != hosts_.end();
-  for (const ProcessSample& process : snapshot.processes) anything |= process.hardware.has_value();
+  for (const ProcessSample& process : snapshot.processes) {
+    anything |= process.hardware.has_value() || process.gpu_work.has_value();
+  }
   if (!anything) return;
   if (found == hosts_.end()) {
     if (hosts_.size() >= kMaxHosts) {
@@ -342,6 +344,7 @@ void HardwareModel::ApplyProcess(HostHardware& host, uint64_t t_ns, const Proces
   process.sent_bytes.Add(t_ns, SaturatingAdd(process.sent_bytes.last(), sent));
   process.received_bytes.Add(t_ns, SaturatingAdd(process.received_bytes.last(), received));
   if (sample.host) process.throttled_ns.Add(t_ns, sample.host->throttled_ns);
+  if (sample.gpu_work) ApplyGpuWork(process, t_ns, *sample.gpu_work);
   if (!sample.hardware) return;
   const ProcessHardware& now = *sample.hardware;
   process.seen_ns = t_ns;
@@ -378,6 +381,30 @@ void HardwareModel::ApplyProcess(HostHardware& host, uint64_t t_ns, const Proces
     thread.runq_count.Add(t_ns, delay.runq_count);
     thread.off_cpu_ns.Add(t_ns, delay.off_cpu_ns);
     thread.blocked_ns.Add(t_ns, delay.blocked_ns);
+  }
+}
+
+void HardwareModel::ApplyGpuWork(ProcessState& process, uint64_t t_ns,
+                                 const GpuWorkSample& sample) {
+  process.gpu_work = sample;
+  for (const GpuDeviceWork& device : sample.devices) {
+    if (process.gpu_sums.size() >= kMaxGpuWorkDevices &&
+        process.gpu_sums.count(device.device) == 0) {
+      ++dropped_;
+      continue;
+    }
+    GpuSums& sums = process.gpu_sums[device.device];
+    if (!device.pci.empty()) sums.pci = device.pci;
+    sums.kernels.Add(t_ns, device.kernels);
+    sums.kernel_ns.Add(t_ns, device.kernel_ns);
+    sums.expected_ns.Add(t_ns, device.expected_ns);
+    sums.nccl_kernels.Add(t_ns, device.nccl_kernels);
+    sums.nccl_ns.Add(t_ns, device.nccl_ns);
+    for (size_t i = 0; i < MC_GPU_COPY_COUNT; ++i) {
+      sums.copies[i].Add(t_ns, device.copies[i]);
+      sums.copy_bytes[i].Add(t_ns, device.copy_bytes[i]);
+      sums.copy_ns[i].Add(t_ns, device.copy_ns[i]);
+    }
   }
 }
 

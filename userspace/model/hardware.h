@@ -17,6 +17,7 @@
 #ifndef MYCROFT_USERSPACE_MODEL_HARDWARE_H_
 #define MYCROFT_USERSPACE_MODEL_HARDWARE_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -169,6 +170,14 @@ struct ThreadDelay {
   CounterHistory runq_ns{32}, runq_count{32}, off_cpu_ns{32}, blocked_ns{32};
 };
 
+// What activity records say of one GPU of a process.
+struct GpuSums {
+  std::string pci;  // empty: not known
+  CounterHistory kernel_ns{64}, expected_ns{64}, kernels{64};
+  CounterHistory nccl_kernels{64}, nccl_ns{64};
+  std::array<CounterHistory, MC_GPU_COPY_COUNT> copies, copy_bytes, copy_ns;
+};
+
 struct ProcessState {
   ProcessHardware now;     // qps, mrs and delays are in the tables below
   uint64_t seen_ns = 0;    // of a hardware sample; 0: none
@@ -181,6 +190,9 @@ struct ProcessState {
   // What its flows on the board have moved, and the last count of each line.
   CounterHistory sent_bytes{64}, received_bytes{64};
   std::map<uint32_t, uint64_t> flow_bytes;
+  // Of its GPU board: as last sampled, which holds until it changes; empty: it has none.
+  std::optional<GpuWorkSample> gpu_work;
+  std::map<uint32_t, GpuSums> gpu_sums;  // by ordinal
 };
 
 struct HostHardware {
@@ -232,6 +244,7 @@ class HardwareModel {
   void ApplyGpu(HostHardware& host, uint64_t t_ns, const GpuSample& sample);
   void ApplyPort(HostHardware& host, uint64_t t_ns, const NicPortSample& sample);
   void ApplyProcess(HostHardware& host, uint64_t t_ns, const ProcessSample& sample);
+  void ApplyGpuWork(ProcessState& process, uint64_t t_ns, const GpuWorkSample& sample);
   void ApplyQp(HostHardware& host, ProcessState& process, const ProcessKey& key, uint64_t t_ns,
                const QpSample& sample);
   void ForgetQp(const HostHardware& host, const ProcessKey& key, const Qp& qp);

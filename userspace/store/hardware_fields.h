@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "userspace/decode/gpu_work.h"
 #include "userspace/decode/hardware.h"
 
 namespace mycroft::store_internal {
@@ -30,7 +31,8 @@ static_assert(sizeof(PciSample) == 360 && sizeof(NicPortSample) == 264 &&
                   sizeof(ThreadDelaySample) == 72 && sizeof(ProcessHardware) == 208 &&
                   sizeof(HardwareEvent) == 88 && sizeof(ProbeSample) == 200 &&
                   sizeof(HardwareSample) == 176 && sizeof(GpuSample) == 368 &&
-                  sizeof(NvlinkSample) == 56,
+                  sizeof(NvlinkSample) == 56 && sizeof(GpuWorkSample) == 136 &&
+                  sizeof(GpuStreamWork) == 168 && sizeof(GpuDeviceWork) == 216,
               "a field was added: code it below, then adjust the size");
 
 inline constexpr size_t kMaxHardwareName = 64, kMaxHardwareText = 4096;
@@ -51,7 +53,10 @@ enum HardwareContext : int {
   kHwProbe = 184,
   kHwGpu = 208,
   kHwNvlink = 272,
-  kHardwareContexts = 288,
+  kHwGpuWork = 288,
+  kHwGpuStream = 304,
+  kHwGpuSums = 328,
+  kHardwareContexts = 360,
 };
 
 // What both sides remember since the keyframe. The first part of each key is the index
@@ -68,6 +73,7 @@ struct HardwareState {
   std::map<Key<uint32_t>, ThreadDelaySample> delays;       // thread; without stack
   std::map<Key<>, uint64_t> lost_events;
   std::map<Key<std::string>, GpuSample> gpus;              // address
+  std::map<Key<>, GpuWorkSample> gpu_work;
 };
 inline constexpr size_t kMaxKnownDevices = 4096, kMaxKnownPorts = 512, kMaxKnownProbes = 1024,
                         kMaxKnownQps = 65536;
@@ -474,6 +480,70 @@ void CodeGpu(C& c, HardwareState& state, uint32_t host, std::string& at, G& gpu)
     n.Optional(gpu.nvlinks[i].recoveries, last.recoveries);
   }
   if (c.ok()) b = gpu;
+}
+
+// Streams are predicted from the one at the same place, GPUs likewise.
+template <class C, class W>
+void CodeGpuWork(C& c, HardwareState& state, uint32_t process, uint64_t t_ns, W& work) {
+  GpuWorkSample& b = Known(c, state.gpu_work, {process}, kMaxKnownDevices);
+  FieldRow<C> f(c, C::kHardwareContext + kHwGpuWork);
+  f.Enum(work.state, b.state, MC_GPU_FATAL);
+  f.Enum(work.level, b.level, MC_GPU_LEVEL_ACTIVITY);
+  f.Text(work.problem, b.problem);
+  f.NumberOrZero(work.armed_until_ns, b.armed_until_ns != 0 ? b.armed_until_ns : t_ns);
+  f.Number(work.launches, b.launches);
+  f.Number(work.nccl_launches, b.nccl_launches);
+  f.NumberOrZero(work.last_launch_ns, t_ns);
+  f.NumberOrZero(work.finished_ns, t_ns);
+  f.Number(work.streams_left_out, b.streams_left_out);
+  constexpr int kRows = C::kHardwareContext + kHwGpuWork + 12;
+  c.Resize(kRows, work.streams, b.streams.size());
+  c.Require(work.streams.size() <= kMaxGpuWorkStreams);
+  static const GpuStreamWork kNoStream;
+  for (size_t i = 0; i < work.streams.size() && c.ok(); ++i) {
+    FieldRow<C> s(c, C::kHardwareContext + kHwGpuStream);
+    auto& now = work.streams[i];
+    const GpuStreamWork& last = i < b.streams.size() ? b.streams[i] : kNoStream;
+    s.Number(now.stream, last.stream);
+    s.Optional(now.stream_id, last.stream_id);
+    s.Optional(now.context, last.context);
+    s.Optional(now.device, last.device);
+    s.Number(now.launched, last.launched);
+    s.Number(now.finished, last.finished + (now.launched - last.launched));
+    s.Enum(now.pending, last.pending, GpuPending::kUnfinished);
+    s.NumberOrZero(now.waited_since_ns, last.waited_since_ns != 0 ? last.waited_since_ns : t_ns);
+    s.Enum(now.oldest_work, last.oldest_work, MC_GPU_WORK_VOID);
+    s.Text(now.oldest, last.oldest);
+    s.NumberOrZero(now.oldest_ns, now.finished == last.finished ? last.oldest_ns : t_ns);
+    s.Flag(now.oldest_proved, last.oldest_proved);
+    s.Flag(now.no_nccl, last.no_nccl);
+    s.Text(now.nccl, last.nccl);
+    s.NumberOrZero(now.nccl_ns, now.finished == last.finished ? last.nccl_ns : now.oldest_ns);
+    s.Optional(now.nccl_waits_for, last.nccl_waits_for);
+  }
+  c.Resize(kRows + 1, work.devices, b.devices.size());
+  c.Require(work.devices.size() <= kMaxGpuWorkDevices);
+  static const GpuDeviceWork kNoDevice;
+  for (size_t i = 0; i < work.devices.size() && c.ok(); ++i) {
+    FieldRow<C> d(c, C::kHardwareContext + kHwGpuSums);
+    auto& now = work.devices[i];
+    const GpuDeviceWork& last = i < b.devices.size() ? b.devices[i] : kNoDevice;
+    d.Number(now.device, i < b.devices.size() ? last.device : static_cast<uint32_t>(i));
+    d.Name(now.pci, last.pci);
+    d.Number(now.kernels, last.kernels);
+    d.Number(now.expected_ns, last.expected_ns);
+    d.Number(now.kernel_ns, last.kernel_ns + (now.expected_ns - last.expected_ns));
+    d.Number(now.nccl_kernels, last.nccl_kernels);
+    d.Number(now.nccl_ns, last.nccl_ns);
+    d.Number(now.delays, last.delays);
+    d.Number(now.delay_ns, last.delay_ns);
+    for (size_t k = 0; k < MC_GPU_COPY_COUNT; ++k) {
+      d.Number(now.copies[k], last.copies[k]);
+      d.Number(now.copy_bytes[k], last.copy_bytes[k]);
+      d.Number(now.copy_ns[k], last.copy_ns[k]);
+    }
+  }
+  if (c.ok()) b = work;
 }
 
 template <class C, class H>

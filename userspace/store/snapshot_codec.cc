@@ -439,6 +439,17 @@ class HardwareCheck {
     }
     return ok_;
   }
+  bool Fits(const GpuWorkSample& work) {
+    Text(work.problem);
+    Need(work.state <= MC_GPU_FATAL && work.level <= MC_GPU_LEVEL_ACTIVITY);
+    Need(work.streams.size() <= kMaxGpuWorkStreams && work.devices.size() <= kMaxGpuWorkDevices);
+    for (const GpuStreamWork& stream : work.streams) {
+      Text(stream.oldest), Text(stream.nccl);
+      Need(stream.pending <= GpuPending::kUnfinished && stream.oldest_work <= MC_GPU_WORK_VOID);
+    }
+    for (const GpuDeviceWork& device : work.devices) Name(device.pci);
+    return ok_;
+  }
   bool Fits(const HardwareSample& hardware) {
     for (const PciSample& pci : hardware.pci) {
       Name(pci.address), Name(pci.parent), Name(pci.driver);
@@ -497,6 +508,11 @@ uint64_t MemoryBytes(const Snapshot& snapshot) {
              process.flows.size() * sizeof(FlowSample);
     for (const CommSample& comm : process.comms) bytes += sizeof comm + comm.name.size();
     if (process.hardware) bytes += HardwareBytes(*process.hardware);
+    if (process.gpu_work) {
+      bytes += process.gpu_work->problem.size() +
+               process.gpu_work->streams.size() * (sizeof(GpuStreamWork) + 2 * kMaxGpuWorkName) +
+               process.gpu_work->devices.size() * sizeof(GpuDeviceWork);
+    }
     if (!process.host) continue;
     for (const ThreadSample& thread : process.host->threads) {
       bytes += sizeof thread + thread.wchan.size();
@@ -525,6 +541,7 @@ absl::Status CheckStorable(const Snapshot& snapshot) {
     short_enough({&process.problem, &process.name, &process.container});
     at_most(process.status, ProcessStatus::kUnreadable);
     if (process.hardware) hardware = hardware && HardwareCheck().Fits(*process.hardware);
+    if (process.gpu_work) hardware = hardware && HardwareCheck().Fits(*process.gpu_work);
     for (const CommSample& comm : process.comms) {
       short_enough({&comm.name});
       at_most(comm.state, MC_COMM_FINALIZED);

@@ -36,7 +36,7 @@
 namespace mycroft {
 
 inline constexpr uint8_t kCodecVersion = 4;
-// Version 3 is the same without the health of GPUs, version 2 without any hardware and
+// Version 3 is the same without the health and the work of GPUs, version 2 without any hardware and
 // without the turns of threads on a CPU, too; their
 // batches are still read.
 inline constexpr uint8_t kOldestCodecVersion = 2;

@@ -37,7 +37,7 @@ namespace mycroft::store_internal {
 
 static_assert(sizeof(OpSample) == 328 && sizeof(FlowSample) == 200 && sizeof(CommSample) == 120,
               "a field was added: code it below, then adjust the size");
-static_assert(sizeof(ProcessSample) == 576 && sizeof(HostSample) == 56 &&
+static_assert(sizeof(ProcessSample) == 720 && sizeof(HostSample) == 56 &&
                   sizeof(ThreadSample) == 72 && sizeof(Snapshot) == 328 && sizeof(BlindSpot) == 96,
               "a field was added: code it below, then adjust the size");
 
@@ -679,6 +679,14 @@ void CodeProcess(C& c, CodecState& codec, uint64_t t_ns, uint32_t index, Process
     if (has_hardware) {
       if constexpr (C::kDecodes) process.hardware.emplace();
       CodeProcessHardware(c, codec.hardware, index, t_ns, *process.hardware);
+    }
+  }
+  if (c.coding4()) {
+    bool has_work = process.gpu_work.has_value();
+    c.Flag(kHasHardware, has_work, 2);
+    if (has_work) {
+      if constexpr (C::kDecodes) process.gpu_work.emplace();
+      CodeGpuWork(c, codec.hardware, index, t_ns, *process.gpu_work);
     }
   }
   state.profiler_api = process.profiler_api;

@@ -228,6 +228,19 @@ void HandMadeHardware::Move(double gbytes) {
   }
 }
 
+GpuWorkSample& HandMadeHardware::GpuWork(int rank) {
+  std::optional<GpuWorkSample>& work = ranks_[rank].gpu_work;
+  if (!work.has_value()) {
+    work.emplace();
+    work->state = MC_GPU_ARMED;
+    work->level = MC_GPU_LEVEL_ACTIVITY;
+    work->launches = 1000;
+    work->nccl_launches = 100;
+    work->devices.emplace_back().pci = Address(rank, kGpu);
+  }
+  return *work;
+}
+
 std::vector<Snapshot> HandMadeHardware::Take() {
   std::vector<Snapshot> snapshots = job_->Take();
   for (size_t h = 0; h < snapshots.size(); ++h) {
@@ -269,6 +282,7 @@ std::vector<Snapshot> HandMadeHardware::Take() {
         r.sent_qps[number] = qp;
       }
       process.hardware = std::move(now);
+      if (r.gpu_work != r.sent_gpu_work) process.gpu_work = r.sent_gpu_work = r.gpu_work;
     }
   }
   return snapshots;

@@ -36,6 +36,8 @@ class HandMadeHardware {
   // What the driver says of its GPU; a healthy one at work when it is asked for first.
   // Hosts of which no test asks have no NVML.
   GpuSample& Gpu(int rank);
+  // What its GPU board says; a rank of which no test asks has none.
+  GpuWorkSample& GpuWork(int rank);
   ThreadDelaySample& Delay(int rank, bool proxy);
   // The end at `rank` of the connection that carries data from `from` to `to`.
   QpSample& Qp(int rank, int from, int to);
@@ -68,6 +70,7 @@ class HandMadeHardware {
     std::map<uint32_t, QpSample> qps, sent_qps;
     std::map<std::pair<int, int>, uint32_t> ends;  // (from, to) to the number here
     uint32_t next_number = 0;
+    std::optional<GpuWorkSample> gpu_work, sent_gpu_work;
   };
   int HostOf(int rank) const { return rank / per_host_; }
   std::string Device(int rank) const;

@@ -147,6 +147,28 @@ class RandomSnapshot {
     }
   }
 
+  void Fill(GpuWorkSample& w) {
+    if (Below(2) == 0) w = last_work_;
+    const auto set = [&](auto&... fields) { ((Below(3) == 0 ? Set(fields) : void()), ...); };
+    SetEnum(w.state, MC_GPU_FATAL), SetEnum(w.level, MC_GPU_LEVEL_ACTIVITY);
+    set(w.problem, w.armed_until_ns, w.launches, w.nccl_launches, w.last_launch_ns, w.finished_ns,
+        w.streams_left_out);
+    w.streams.resize(Small() * 2);
+    for (GpuStreamWork& s : w.streams) {
+      SetEnum(s.pending, GpuPending::kUnfinished), SetEnum(s.oldest_work, MC_GPU_WORK_VOID);
+      set(s.stream, s.stream_id, s.context, s.device, s.launched, s.finished, s.waited_since_ns,
+          s.oldest, s.oldest_ns, s.oldest_proved, s.no_nccl, s.nccl, s.nccl_ns, s.nccl_waits_for);
+    }
+    w.devices.resize(Small());
+    for (GpuDeviceWork& d : w.devices) {
+      d.pci = Pick("", "0000:3b:00.0", "0000:3c:00.0");
+      set(d.device, d.kernels, d.kernel_ns, d.expected_ns, d.nccl_kernels, d.nccl_ns, d.delays,
+          d.delay_ns);
+      for (size_t i = 0; i < d.copies.size(); ++i) set(d.copies[i], d.copy_bytes[i], d.copy_ns[i]);
+    }
+    last_work_ = w;
+  }
+
   void Fill(ProcessSample& p) {
     p.key = {static_cast<uint32_t>(Below(4)), Below(2)};
     if (Below(10) == 0) Set(p.key.pid), Set(p.key.start_time);
@@ -166,6 +188,7 @@ class RandomSnapshot {
       }
     }
     if (Below(3) == 0) Fill(p.hardware.emplace());
+    if (Below(3) == 0) Fill(p.gpu_work.emplace());
     p.comms.resize(Small());
     for (CommSample& c : p.comms) {
       c.index = static_cast<uint32_t>(Below(4));
@@ -279,6 +302,7 @@ class RandomSnapshot {
   PciSample last_pci_;
   GpuSample last_gpu_;
   QpSample last_qp_;
+  GpuWorkSample last_work_;
 };
 
 }  // namespace mycroft
