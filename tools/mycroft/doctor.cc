@@ -520,7 +520,7 @@ std::vector<GpuClockState> LookAtClocks() {
 std::string ClocksText(const std::vector<GpuClockState>& clocks) {
   std::string out = "\nclocks\n";
   if (clocks.empty()) out += "no running job has a GPU whose clock is to be known\n";
-  for (const GpuClockState& clock : clocks) out += "       " + ClockText(clock) + "\n";
+  for (const std::string& clock : ClockTexts(clocks)) out += "       " + clock + "\n";
   return out;
 }
 

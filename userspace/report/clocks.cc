@@ -3,6 +3,8 @@
 
 #include <cmath>
 #include <cstdio>
+#include <map>
+#include <utility>
 
 #include "userspace/report/text.h"
 
@@ -29,6 +31,31 @@ std::string ClockText(const GpuClockState& clock) {
   out += drift;
   if (clock.steps > 0) {
     out += ", set " + std::to_string(clock.steps) + (clock.steps == 1 ? " time" : " times");
+  }
+  return out;
+}
+
+std::vector<std::string> ClockTexts(const std::vector<GpuClockState>& clocks) {
+  std::vector<std::string> out;
+  std::map<std::pair<std::string, std::string>, std::vector<const GpuClockState*>> problems;
+  for (const GpuClockState& clock : clocks) {
+    if (clock.error_ns) {
+      out.push_back(ClockText(clock));
+    } else {
+      problems[{clock.host, clock.problem}].push_back(&clock);
+    }
+  }
+  for (const auto& [key, same] : problems) {
+    std::vector<int32_t> ranks;
+    for (const GpuClockState* clock : same) {
+      if (clock->rank >= 0) ranks.push_back(clock->rank);
+    }
+    if (same.size() == 1 || ranks.size() < same.size()) {  // without a rank: each its own line
+      for (const GpuClockState* clock : same) out.push_back(ClockText(*clock));
+      continue;
+    }
+    out.push_back("GPU clocks of ranks " + RankList(std::move(ranks)) + " (" +
+                  PrintableText(key.first) + "): not aligned: " + PrintableText(key.second));
   }
   return out;
 }

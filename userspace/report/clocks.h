@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "userspace/align/gpu_aligner.h"
 #include "userspace/align/host_aligner.h"
@@ -16,6 +17,8 @@
 namespace mycroft {
 
 std::string ClockText(const GpuClockState& clock);
+// A line for each; one for those of a host that are not aligned for the same reason.
+std::vector<std::string> ClockTexts(const std::vector<GpuClockState>& clocks);
 std::string ClockText(const HostClockState& clock);
 // "±12 us": rounded up, so that it stays a bound.
 std::string ErrorBoundText(uint64_t error_ns);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "userspace/report/clocks.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace mycroft {
@@ -40,6 +41,24 @@ TEST(Clocks, OneLineForEach) {
   host.error_ns.reset();
   host.problem = "no\x1bway";
   EXPECT_EQ(ClockText(host), "clock of node2: not aligned: no?way");
+}
+
+TEST(Clocks, OneReasonIsSaidOnce) {
+  std::vector<GpuClockState> clocks(4);
+  for (int rank = 0; rank < 4; ++rank) {
+    clocks[rank].host = "node1";
+    clocks[rank].process = {100u + rank, 1};
+    clocks[rank].rank = rank;
+    clocks[rank].problem = "no timer";
+  }
+  clocks[1].error_ns = 1000;
+  EXPECT_THAT(ClockTexts(clocks),
+              ::testing::ElementsAre(ClockText(clocks[1]),
+                                     "GPU clocks of ranks 0, 2, 3 (node1): not aligned: no timer"));
+  clocks[3].problem = "another";
+  EXPECT_EQ(ClockTexts(clocks).size(), 3u);
+  clocks[2].rank = -1;
+  EXPECT_EQ(ClockTexts(clocks).size(), 4u);
 }
 
 }  // namespace

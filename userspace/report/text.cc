@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "userspace/report/text.h"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cstdarg>
 #include <cstdio>
@@ -137,5 +138,20 @@ std::string BytesText(uint64_t bytes) {
 }
 
 std::string HexText(uint64_t value) { return Format("%" PRIx64, value); }
+
+std::string RankList(std::vector<int32_t> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  std::string out;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t last = i;
+    while (last + 1 < ranks.size() && int64_t{ranks[last + 1]} == int64_t{ranks[last]} + 1) ++last;
+    if (!out.empty()) out += ", ";
+    out += std::to_string(ranks[i]);
+    if (last > i) out += (last == i + 1 ? ", " : "-") + std::to_string(ranks[last]);
+    i = last + 1;
+  }
+  return out;
+}
 
 }  // namespace mycroft

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace mycroft {
 
@@ -31,6 +32,8 @@ std::string DurationText(uint64_t ns);
 std::string BytesText(uint64_t bytes);
 // NCCL's communicator id as in its log, without prefix: "9a40ddbf57b04e".
 std::string HexText(uint64_t value);
+// Sorted, each once: "3", "0-2, 5".
+std::string RankList(std::vector<int32_t> ranks);
 
 }  // namespace mycroft
 

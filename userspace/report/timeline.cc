@@ -750,7 +750,7 @@ Timeline Builder::Finish() {
                     "seen (no network steps and no kernel events)";
   }
   for (const std::string& clock : options_.clocks) timeline.clocks.push_back(PrintableText(clock));
-  for (const GpuClockState& clock : gpus_.Clocks()) timeline.clocks.push_back(ClockText(clock));
+  for (std::string& clock : ClockTexts(gpus_.Clocks())) timeline.clocks.push_back(std::move(clock));
   if (!by_wall_clock_.empty()) {
     if (!timeline.note.empty()) timeline.note += "; ";
     timeline.note += "clocks were not aligned, hosts put in place by their wall clocks:";

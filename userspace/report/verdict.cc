@@ -139,22 +139,6 @@ std::string CommName(uint64_t id, const std::string& name) {
   return name.empty() ? "communicator " + HexText(id) : "\"" + PrintableText(name) + "\"";
 }
 
-// "3", "0-2, 5".
-std::string RankList(std::vector<int32_t> ranks) {
-  std::sort(ranks.begin(), ranks.end());
-  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-  std::string out;
-  for (size_t i = 0; i < ranks.size();) {
-    size_t last = i;
-    while (last + 1 < ranks.size() && int64_t{ranks[last + 1]} == int64_t{ranks[last]} + 1) ++last;
-    if (!out.empty()) out += ", ";
-    out += std::to_string(ranks[i]);
-    if (last > i) out += (last == i + 1 ? ", " : "-") + std::to_string(ranks[last]);
-    i = last + 1;
-  }
-  return out;
-}
-
 std::string Candidates(const Culprit& culprit) {
   std::string out;
   for (size_t i = 0; i < culprit.candidates.size(); ++i) {

@@ -110,8 +110,27 @@ std::optional<ProcStat> ParseProcStat(std::string_view text) {
   return stat;
 }
 
+static int OpenProcStat(const std::string& root, uint32_t pid) {
+  return open((root + "/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC);
+}
+
+static std::optional<ProcStat> ReadProcStat(int fd) {
+  char buffer[4096];
+  ssize_t n = 0;
+  do {
+    n = pread(fd, buffer, sizeof(buffer), 0);
+  } while (n < 0 && errno == EINTR);
+  if (n <= 0) return std::nullopt;
+  return ParseProcStat({buffer, static_cast<size_t>(n)});
+}
+
+// Once for each process of the host, again and again: without the pidfd of ProcStatFile.
 std::optional<ProcStat> ReadProcStat(const std::string& root, uint32_t pid) {
-  return ProcStatFile(root, pid).Read();
+  const int fd = OpenProcStat(root, pid);
+  if (fd < 0) return std::nullopt;
+  std::optional<ProcStat> stat = ReadProcStat(fd);
+  close(fd);
+  return stat;
 }
 
 // Whether the numbers in /proc are those of system calls: it may be the mount of another
@@ -122,8 +141,7 @@ static bool OwnPidNamespace() {
   return n > 0 && std::string_view(self, static_cast<size_t>(n)) == std::to_string(getpid());
 }
 
-ProcStatFile::ProcStatFile(const std::string& root, uint32_t pid)
-    : fd_(open((root + "/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC)) {
+ProcStatFile::ProcStatFile(const std::string& root, uint32_t pid) : fd_(OpenProcStat(root, pid)) {
   if (fd_ < 0 || root != "/proc" || !OwnPidNamespace()) return;
   pidfd_ = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));  // close-on-exec by itself
   // It must be the process of fd_, not one that took the number meanwhile.
@@ -144,15 +162,7 @@ bool ProcStatFile::CertainlyRuns() const {
   return poll(&ended, 1, 0) == 0;
 }
 
-std::optional<ProcStat> ProcStatFile::Read() const {
-  char buffer[4096];
-  ssize_t n = 0;
-  do {
-    n = pread(fd_, buffer, sizeof(buffer), 0);
-  } while (n < 0 && errno == EINTR);
-  if (n <= 0) return std::nullopt;
-  return ParseProcStat({buffer, static_cast<size_t>(n)});
-}
+std::optional<ProcStat> ProcStatFile::Read() const { return ReadProcStat(fd_); }
 
 std::optional<uint32_t> ReadInnerPid(const std::string& status_path) {
   auto text = ReadSmallFile(status_path, 8192);

@@ -9,6 +9,10 @@
 // A case that fails is run once more, loudly: the machine may have stalled for
 // reasons of its own. Exit 0 right, 1 wrong, 2 usage.
 //
+// MYCROFT_EXPECT_EVIDENCE=TEXT: the evidence or the summary must say this, too.
+// MYCROFT_NVML=LIBRARY: the GPUs of the ranks as this stand-in libnvidia-ml tells them;
+// MYCROFT_NVML_FAULT="RANK AT KEY VALUE[;KEY VALUE...]" changes what it says of one of them AT
+// seconds after all ranks were seen.
 // MYCROFT_KEEP_RECORDING=FILE keeps the recording and writes FILE.json, the verdict.
 #include <fcntl.h>
 #include <signal.h>
@@ -22,6 +26,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -29,6 +34,7 @@
 #include "userspace/base/clock.h"
 #include "userspace/decode/live_source.h"
 #include "userspace/report/verdict.h"
+#include "userspace/source/testing/nvml_script.h"
 #include "userspace/store/recording.h"
 
 namespace mycroft {
@@ -109,6 +115,72 @@ std::string Judge(const nlohmann::json& truth, const std::vector<Incident>& inci
   return "";
 }
 
+std::string JudgeEvidence(const std::vector<Incident>& incidents) {
+  const char* expected = std::getenv("MYCROFT_EXPECT_EVIDENCE");
+  if (expected == nullptr) return "";
+  bool said = false;
+  for (const Incident& incident : incidents) {
+    said |= incident.summary.find(expected) != std::string::npos;
+    for (const std::string& line : incident.evidence) {
+      std::printf("  evidence: %s\n", line.c_str());
+      said |= line.find(expected) != std::string::npos;
+    }
+  }
+  return said ? "" : std::string("the evidence does not say \"") + expected + "\"";
+}
+
+// The GPUs of the ranks for NVML: healthy, until the fault begins.
+class Gpus {
+ public:
+  explicit Gpus(int ranks) : pids_(static_cast<size_t>(ranks)) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      char bus[32];  // as the lab's driver says
+      std::snprintf(bus, sizeof(bus), "00000000:%02X:00.0", 0x40 + rank);
+      script_.AddGpu(static_cast<uint32_t>(rank), bus);
+    }
+    script_.Write();
+  }
+  void See(const Snapshot& snapshot) {
+    if (ready_ns_ == 0) {
+      for (const ProcessSample& process : snapshot.processes) {
+        for (const CommSample& comm : process.comms) {
+          if (comm.rank < 0 || static_cast<size_t>(comm.nranks) != pids_.size()) continue;
+          pids_.at(static_cast<size_t>(comm.rank)) = process.key.pid;
+        }
+      }
+      for (const uint32_t pid : pids_) {
+        if (pid == 0) return;
+      }
+      ready_ns_ = snapshot.t_ns;
+      for (size_t rank = 0; rank < pids_.size(); ++rank) {
+        script_.Set(static_cast<uint32_t>(rank), "process", pids_[rank]);
+      }
+      script_.Write();
+    }
+    const char* fault = std::getenv("MYCROFT_NVML_FAULT");
+    if (fault == nullptr || broken_) return;
+    std::istringstream words(fault);
+    uint32_t rank = 0;
+    double at = 0;
+    words >> rank >> at;
+    if (snapshot.t_ns < ready_ns_ + static_cast<uint64_t>(at * 1e9)) return;
+    broken_ = true;
+    for (std::string change; std::getline(words, change, ';');) {
+      std::istringstream pair(change);
+      std::string key, value;
+      pair >> key >> value;
+      script_.Set(rank, key, value);
+    }
+    script_.Write();
+  }
+
+ private:
+  NvmlScript script_;
+  std::vector<uint32_t> pids_;  // by rank
+  uint64_t ready_ns_ = 0;
+  bool broken_ = false;
+};
+
 struct Job {
   pid_t pid = -1;
   int status = 0;
@@ -142,6 +214,12 @@ std::string RunOnce(int argc, char** argv, const std::filesystem::path& folder) 
 
   LiveOptions options;
   options.pids = {static_cast<uint32_t>(job.pid)};
+  std::optional<Gpus> gpus;
+  if (const char* nvml = std::getenv("MYCROFT_NVML")) {
+    gpus.emplace(4);
+    options.gpu_health.nvml_library = nvml;
+    options.gpu_health.all_gpus = true;
+  }
   auto source = LiveSource::Create(options);
   auto writer = RecordingWriter::Create(recording);
   if (!source.ok()) return std::string(source.status().message());
@@ -156,6 +234,7 @@ std::string RunOnce(int argc, char** argv, const std::filesystem::path& folder) 
     }
     auto snapshot = (*source)->Next();
     if (!snapshot.ok() || !*snapshot) return "the live source ended";
+    if (gpus) gpus->See(**snapshot);
     live.Feed(**snapshot);
     if (auto status = (*writer)->Append(**snapshot); !status.ok()) return std::string(status.message());
   }
@@ -170,6 +249,7 @@ std::string RunOnce(int argc, char** argv, const std::filesystem::path& folder) 
   try {
     std::ifstream(truth_file) >> truth;
     std::string wrong = Judge(truth, live.incidents());
+    if (wrong.empty()) wrong = JudgeEvidence(live.incidents());
     if (!wrong.empty()) return wrong;
   } catch (const nlohmann::json::exception& e) {
     return std::string("truth: ") + e.what();

@@ -37,6 +37,7 @@ namespace mycroft::lab {
 // What all communicators of a process share. Outlives them.
 struct Process {
   Device* device = nullptr;
+  size_t input_bytes = 0;  // copied to the GPU before each iteration; 0: no copy is played
   Profiler* profiler = nullptr;
   FaultBoard* faults = nullptr;
   Egress* egress = nullptr;

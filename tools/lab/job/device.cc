@@ -20,8 +20,11 @@ struct Device::RunningTask {
   bool done() const { return at == task->program.slices.size(); }
 };
 
-Device::Device(FaultBoard* faults, GpuClock clock)
-    : faults_(faults), clock_(clock), thread_([this] { Run(); }) {}
+// Bytes per ns of a copy from the host; PCIe 4.0 x16.
+constexpr double kCopyRate = 25;
+
+Device::Device(FaultBoard* faults, GpuClock clock, GpuDriver* driver)
+    : faults_(faults), clock_(clock), driver_(driver), thread_([this] { Run(); }) {}
 
 Device::~Device() { Join(); }
 
@@ -31,6 +34,10 @@ void Device::Join() {
 }
 
 void Device::Enqueue(Kernel kernel) {
+  if (driver_ != nullptr) {
+    kernel.correlation = kernel.copy_bytes > 0 ? driver_->CopyEnqueued(kernel.copy_bytes)
+                                               : driver_->Launched(kernel.name);
+  }
   {
     std::lock_guard<std::mutex> lock(mutex_);
     queue_.push_back(std::move(kernel));
@@ -39,8 +46,12 @@ void Device::Enqueue(Kernel kernel) {
 }
 
 bool Device::Synchronize() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  done_cv_.wait(lock, [this] { return abort_.load() || (queue_.empty() && !busy_); });
+  if (driver_ != nullptr) driver_->WaitBegins();
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    done_cv_.wait(lock, [this] { return abort_.load() || (queue_.empty() && !busy_); });
+  }
+  if (driver_ != nullptr) driver_->WaitEnds();
   return !abort_.load();
 }
 
@@ -66,10 +77,18 @@ void Device::Run() {
       queue_.pop_front();
       busy_ = true;
     }
-    if (kernel.blocks.empty()) {
+    const uint64_t start = NowNs();
+    if (kernel.copy_bytes > 0) {
+      RunCopy(kernel);
+    } else if (kernel.blocks.empty()) {
       RunCompute(kernel);
     } else {
       RunBlocks(kernel);
+    }
+    if (driver_ != nullptr && kernel.copy_bytes > 0) {
+      driver_->Copied(kernel.correlation, kernel.copy_bytes, start, NowNs());
+    } else if (driver_ != nullptr) {
+      driver_->Ran(kernel.correlation, kernel.name, start, NowNs());
     }
     {
       std::lock_guard<std::mutex> lock(mutex_);
@@ -89,12 +108,30 @@ bool Device::SleepUntil(uint64_t until_ns) {
   return false;
 }
 
+void Device::RunCopy(const Kernel& kernel) {
+  const uint64_t start = NowNs();
+  auto length = static_cast<uint64_t>(static_cast<double>(kernel.copy_bytes) / kCopyRate);
+  if (faults_ != nullptr) {
+    if (const auto us = faults_->Hold(FaultKind::kBusSlow, start)) {
+      length += static_cast<uint64_t>(*us * 1e3);
+    }
+  }
+  SleepUntil(start + length);
+}
+
 void Device::RunCompute(const Kernel& kernel) {
   const uint64_t start = NowNs();
   uint64_t length = kernel.compute_ns;
+  // A slow GPU is slow in everything. Where nobody can see that, only the operations are.
+  if (driver_ != nullptr && faults_ != nullptr && faults_->Peek(FaultKind::kGpuSlow, start)) {
+    length *= 2;
+  }
   if (kernel.opens_iteration && faults_ != nullptr) {
     if (const auto us = faults_->Hold(FaultKind::kGpuLate, start)) {
       length += static_cast<uint64_t>(*us * 1e3);
+    }
+    if (faults_->Hold(FaultKind::kStreamBlocked, start)) {
+      SleepUntil(faults_->EndOf(FaultKind::kStreamBlocked, start));
     }
   }
   SleepUntil(start + length);

@@ -21,6 +21,7 @@
 #include "tools/lab/job/clock.h"
 #include "tools/lab/job/fault.h"
 #include "tools/lab/job/fifo.h"
+#include "tools/lab/job/gpu_driver.h"
 #include "tools/lab/job/proxy.h"
 #include "tools/lab/job/ring.h"
 
@@ -43,15 +44,19 @@ struct Block {
 };
 
 struct Kernel {
-  uint64_t compute_ns = 0;       // a compute kernel when there are no blocks
+  const char* name = "lab_compute";  // as CUPTI's clients see it; a literal
+  size_t copy_bytes = 0;             // a copy from the host instead
+  uint64_t compute_ns = 0;           // a compute kernel when there are no blocks
   bool opens_iteration = false;  // the compute phase before the first operation
   std::vector<Block> blocks;
   std::function<void()> ring_proxy;  // wakes the progress thread of the communicator
+  uint32_t correlation = 0;          // set by Enqueue()
 };
 
 class Device {
  public:
-  Device(FaultBoard* faults, GpuClock clock);
+  // `driver`: told of what is launched and runs; may be null.
+  Device(FaultBoard* faults, GpuClock clock, GpuDriver* driver = nullptr);
   ~Device();  // Join()
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -69,6 +74,7 @@ class Device {
  private:
   struct RunningTask;
   void Run();
+  void RunCopy(const Kernel& kernel);
   void RunCompute(const Kernel& kernel);
   void RunBlocks(const Kernel& kernel);
   bool Step(RunningTask* task, uint64_t now);
@@ -78,6 +84,7 @@ class Device {
 
   FaultBoard* faults_;
   GpuClock clock_;
+  GpuDriver* driver_;
   Bell bell_;
   std::mutex mutex_;
   std::condition_variable work_cv_;

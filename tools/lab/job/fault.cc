@@ -13,6 +13,7 @@ constexpr FaultInfo kFaults[] = {
     {FaultKind::kGpuSlow, "gpu-slow", "gpu", "slow", "us per slice", 10000},
     {FaultKind::kGpuLate, "gpu-late", "gpu", "slow", "us", 150000},
     {FaultKind::kGpuStuck, "gpu-stuck", "gpu", "hang", "slices before the stop", 3},
+    {FaultKind::kStreamBlocked, "stream-blocked", "gpu", "hang", "", 0},
     {FaultKind::kBusSlow, "bus-slow", "pcie", "slow", "us per copy", 10000},
     {FaultKind::kNetSlow, "net-slow", "nic", "slow", "Mb/s", 200, FaultNeeds::kTcp},
     {FaultKind::kNetDown, "net-down", "nic", "hang", "", 0, FaultNeeds::kTcp},

@@ -27,6 +27,7 @@ enum class FaultKind : int {
   kGpuSlow,        // amount: us that the kernel pauses before every slice
   kGpuLate,        // amount: us that the stream is busy longer before the first operation
   kGpuStuck,       // amount: slices of a kernel after which it stops
+  kStreamBlocked,  // the kernel before the first operation does not end
   kBusSlow,        // amount: us more for every copy between device and staging buffer
   kNetSlow,        // amount: Mb/s of egress, all connections of the rank together
   kNetDown,        // egress stops: nothing is delivered any more; both over TCP only

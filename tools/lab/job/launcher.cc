@@ -266,6 +266,7 @@ void Launcher::PlanFault(size_t index) {
     case FaultKind::kGpuSlow:
     case FaultKind::kGpuLate:
     case FaultKind::kGpuStuck:
+    case FaultKind::kStreamBlocked:
     case FaultKind::kBusSlow:
     case FaultKind::kNetSlow:
     case FaultKind::kNetDown:

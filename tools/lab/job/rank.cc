@@ -124,7 +124,8 @@ class Rank {
                   SendControl(fd_, {{"t", "fault"}, {"i", index}, {"b", begin}, {"ns", ns}});
                 }),
         egress_(&faults_),
-        device_(&faults_, MakeGpuClock(config_.seed, rank)) {}
+        driver_(GpuDriver::Load(rank)),
+        device_(&faults_, MakeGpuClock(config_.seed, rank), driver_.get()) {}
 
   int Run();
 
@@ -156,6 +157,7 @@ class Rank {
   Gate gate_;
   FaultBoard faults_;
   Egress egress_;
+  std::unique_ptr<GpuDriver> driver_;  // outlives device_
   Device device_;
   std::unique_ptr<VerbsDevice> verbs_;                // outlives comms_
   std::vector<std::unique_ptr<Communicator>> comms_;  // fixed while Control() runs
@@ -231,6 +233,7 @@ int Rank::Run() {
   if (!profiler.ok()) return Fail(std::string(profiler.status().message()));
   Process process;
   process.device = &device_;
+  process.input_bytes = driver_ != nullptr ? size_t{64} << 20 : 0;
   process.profiler = profiler->get();
   process.faults = &faults_;
   process.egress = &egress_;

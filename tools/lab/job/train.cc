@@ -119,6 +119,11 @@ void Trainer::Stamp(Message* message, int64_t iter, size_t count) const {
 }
 
 void Trainer::Compute(bool opens_iteration, int64_t iter) {
+  if (opens_iteration && process_->input_bytes > 0) {
+    Kernel copy;
+    copy.copy_bytes = process_->input_bytes;
+    process_->device->Enqueue(std::move(copy));
+  }
   Kernel kernel;
   double us = static_cast<double>(config_.compute_us);
   if (config_.noise_percent > 0) {

@@ -769,6 +769,16 @@ TEST_F(VerbsBpfTest, MoreQueuePairsThanThereIsRoomForAreCounted) {
   EXPECT_EQ(Row("verbs.post_send").dropped, 17000u - 16384);
 }
 
+// The host's number of our programs, after a while: a program is freed late, and another
+// agent may look at this host for a moment.
+bool ProgramsBecome(size_t count) {
+  for (int i = 0; i < 600; ++i) {
+    if (ProgramsOfHost("verbs_") == count) return true;
+    usleep(50000);
+  }
+  return false;
+}
+
 TEST_F(VerbsBpfTest, AThousandTimesOnAndOff) {
   App app;
   app.Load();
@@ -795,11 +805,10 @@ TEST_F(VerbsBpfTest, AThousandTimesOnAndOff) {
   EXPECT_EQ(after.maps, before.maps);
   EXPECT_EQ(after.links, before.links);
   EXPECT_EQ(after.descriptors, before.descriptors);
-  EXPECT_EQ(ProgramsOfHost("verbs_"), programs);
+  EXPECT_TRUE(ProgramsBecome(programs));
   verbs_.reset();
   set_.reset();
-  for (int i = 0; i < 100 && ProgramsOfHost("verbs_") != 0; ++i) usleep(50000);
-  EXPECT_EQ(ProgramsOfHost("verbs_"), 0u);
+  EXPECT_TRUE(ProgramsBecome(0));
   app.Must("post 0 0 1 1 100 1");  // its code is as it was
 }
 
@@ -808,8 +817,7 @@ TEST_F(VerbsBpfTest, AKilledAgentLeavesNothing) {
   app.Load();
   verbs_.reset();
   set_.reset();
-  for (int i = 0; i < 100 && ProgramsOfHost("verbs_") != 0; ++i) usleep(50000);
-  ASSERT_EQ(ProgramsOfHost("verbs_"), 0u);
+  ASSERT_TRUE(ProgramsBecome(0));
   int ready[2];
   ASSERT_EQ(pipe(ready), 0);
   const pid_t agent = fork();
@@ -827,8 +835,7 @@ TEST_F(VerbsBpfTest, AKilledAgentLeavesNothing) {
   EXPECT_GT(ProgramsOfHost("verbs_"), 0u);
   kill(agent, SIGKILL);
   waitpid(agent, nullptr, 0);
-  for (int i = 0; i < 100 && ProgramsOfHost("verbs_") != 0; ++i) usleep(50000);
-  EXPECT_EQ(ProgramsOfHost("verbs_"), 0u);
+  EXPECT_TRUE(ProgramsBecome(0));
   app.Must("open mock0");
   close(ready[0]);
   close(ready[1]);
