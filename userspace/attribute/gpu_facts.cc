@@ -53,8 +53,20 @@ const char* WorkName(mc_gpu_work work) {
   return "work";
 }
 
+std::string Work(mc_gpu_work work, const std::string& kernel) {
+  return WorkName(work) + (kernel.empty() ? "" : " " + kernel);
+}
+
 std::string OldestOf(const GpuStreamWork& stream) {
-  return WorkName(stream.oldest_work) + (stream.oldest.empty() ? "" : " " + stream.oldest);
+  return Work(stream.oldest_work, stream.oldest);
+}
+
+// What NCCL's kernel may wait for: the oldest, or where that is not proved, what follows.
+std::string InFrontOf(const GpuStreamWork& stream) {
+  const bool other = stream.front_work != MC_GPU_WORK_NONE &&
+                     (stream.front_work != stream.oldest_work || stream.front != stream.oldest);
+  if (stream.oldest_proved || !other) return OldestOf(stream);
+  return OldestOf(stream) + " or " + Work(stream.front_work, stream.front);
 }
 
 std::string StreamName(const GpuStreamWork& stream) {
@@ -187,8 +199,8 @@ class GpuFinder {
           Add(FactKind::kStreamBlocked, proved || not_started ? Weight::kStrong : Weight::kSupport,
               Component::kGpu, shapes, blocker->oldest_ns);
       fact.device = Device(*blocker);
-      fact.what = OldestOf(*blocker) + " is in front of NCCL's in its stream";
-      fact.text = kernel + " waits in " + StreamName(nccl) + " behind " + OldestOf(*blocker) +
+      fact.what = InFrontOf(*blocker) + " is in front of NCCL's in its stream";
+      fact.text = kernel + " waits in " + StreamName(nccl) + " behind " + InFrontOf(*blocker) +
                   (blocker == &nccl ? "" : " of " + StreamName(*blocker)) +
                   Text(", launched %.1f s ago, which ", Age(blocker->oldest_ns)) +
                   (proved        ? "does not end"

@@ -50,14 +50,20 @@ GpuStreamWork WorkOf(const GpuSnapshot& snapshot, const GpuStreamSample& s) {
       }
     }
   }
+  const GpuLaunch* front = nullptr;
   for (const GpuLaunch& launch : s.behind) {
     ++seen;
     if (nccl == nullptr && IsNccl(launch)) nccl = &launch;
+    if (nccl == nullptr) front = &launch;
   }
   out.no_nccl = nccl == nullptr && s.oldest.has_value() && seen == s.launched - s.finished;
   if (nccl != nullptr) {
     out.nccl = ShortKernelName(nccl->kernel);
     out.nccl_ns = nccl->launch_ns;
+    if (front != nullptr) {
+      out.front_work = front->work;
+      out.front = ShortKernelName(front->kernel);
+    }
     if (s.waits_for_stream.has_value() && nccl->ticket > s.wait_at) {
       out.nccl_waits_for = s.waits_for_stream;
     }

@@ -42,6 +42,9 @@ struct GpuStreamWork {
   uint64_t oldest_ns = 0;
   bool oldest_proved = false;  // it is that one that is proved to be unfinished
   bool no_nccl = false;        // all that may be unfinished is seen, and none of it is NCCL's
+  // The last that is not NCCL's between that one and NCCL's kernel; work NONE: nothing is.
+  mc_gpu_work front_work = MC_GPU_WORK_NONE;
+  std::string front;
   // The first kernel of NCCL that is not known to be finished.
   std::string nccl;
   uint64_t nccl_ns = 0;                    // launched; 0: none

@@ -97,6 +97,17 @@ TEST(GpuWork, StreamWithAKernelOfNcclBehindAnotherOne) {
   EXPECT_EQ(w.streams[0].nccl_ns, 4 * kMs);
   EXPECT_FALSE(w.streams[0].oldest_proved) << "it may be the one behind that does not end";
   EXPECT_FALSE(w.streams[0].no_nccl);
+  EXPECT_EQ(w.streams[0].front_work, MC_GPU_WORK_NONE);
+  // One more between the two.
+  s.streams[0].finished = 1;
+  s.streams[0].oldest = Launch(2, MC_GPU_WORK_COPY, "");
+  s.streams[0].behind.insert(s.streams[0].behind.begin(),
+                             Launch(3, MC_GPU_WORK_KERNEL, "_Z4gemmPfS_S_"));
+  w = GpuWorkSampler().Sample(s);
+  EXPECT_EQ(w.streams[0].oldest_work, MC_GPU_WORK_COPY);
+  EXPECT_EQ(w.streams[0].front_work, MC_GPU_WORK_KERNEL);
+  EXPECT_EQ(w.streams[0].front, "gemm");
+  s.streams = {stream};
   s.threads[0].ticket = 3;
   EXPECT_TRUE(GpuWorkSampler().Sample(s).streams[0].oldest_proved);
   // Nothing of NCCL's: whichever it is, it is not NCCL's.

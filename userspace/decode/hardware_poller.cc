@@ -160,10 +160,12 @@ PolledHardware HardwarePoller::Poll(uint64_t now_ns, const std::vector<ProcessKe
         }
         hardware.gpus.push_back(known->second);
       }
-      // Of several that are open, those that it computes on.
+      // Of several that are open, those that it computes on; none is where the descriptors
+      // do not show them.
       if (const auto on = health.computing.find(key.pid);
-          hardware.gpus.size() > 1 && on != health.computing.end()) {
+          hardware.gpus.size() != 1 && on != health.computing.end()) {
         std::vector<std::string> computing;
+        if (hardware.gpus.empty()) computing.assign(on->second.begin(), on->second.end());
         for (const std::string& address : hardware.gpus) {
           if (on->second.count(address) != 0) computing.push_back(address);
         }

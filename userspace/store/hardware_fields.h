@@ -32,7 +32,7 @@ static_assert(sizeof(PciSample) == 360 && sizeof(NicPortSample) == 264 &&
                   sizeof(HardwareEvent) == 88 && sizeof(ProbeSample) == 200 &&
                   sizeof(HardwareSample) == 176 && sizeof(GpuSample) == 368 &&
                   sizeof(NvlinkSample) == 56 && sizeof(GpuWorkSample) == 136 &&
-                  sizeof(GpuStreamWork) == 168 && sizeof(GpuDeviceWork) == 216,
+                  sizeof(GpuStreamWork) == 200 && sizeof(GpuDeviceWork) == 216,
               "a field was added: code it below, then adjust the size");
 
 inline constexpr size_t kMaxHardwareName = 64, kMaxHardwareText = 4096;
@@ -517,6 +517,8 @@ void CodeGpuWork(C& c, HardwareState& state, uint32_t process, uint64_t t_ns, W&
     s.NumberOrZero(now.oldest_ns, now.finished == last.finished ? last.oldest_ns : t_ns);
     s.Flag(now.oldest_proved, last.oldest_proved);
     s.Flag(now.no_nccl, last.no_nccl);
+    s.Enum(now.front_work, last.front_work, MC_GPU_WORK_VOID);
+    s.Text(now.front, last.front);
     s.Text(now.nccl, last.nccl);
     s.NumberOrZero(now.nccl_ns, now.finished == last.finished ? last.nccl_ns : now.oldest_ns);
     s.Optional(now.nccl_waits_for, last.nccl_waits_for);

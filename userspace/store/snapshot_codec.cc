@@ -444,8 +444,9 @@ class HardwareCheck {
     Need(work.state <= MC_GPU_FATAL && work.level <= MC_GPU_LEVEL_ACTIVITY);
     Need(work.streams.size() <= kMaxGpuWorkStreams && work.devices.size() <= kMaxGpuWorkDevices);
     for (const GpuStreamWork& stream : work.streams) {
-      Text(stream.oldest), Text(stream.nccl);
-      Need(stream.pending <= GpuPending::kUnfinished && stream.oldest_work <= MC_GPU_WORK_VOID);
+      Text(stream.oldest), Text(stream.front), Text(stream.nccl);
+      Need(stream.pending <= GpuPending::kUnfinished && stream.oldest_work <= MC_GPU_WORK_VOID &&
+           stream.front_work <= MC_GPU_WORK_VOID);
     }
     for (const GpuDeviceWork& device : work.devices) Name(device.pci);
     return ok_;
@@ -510,7 +511,7 @@ uint64_t MemoryBytes(const Snapshot& snapshot) {
     if (process.hardware) bytes += HardwareBytes(*process.hardware);
     if (process.gpu_work) {
       bytes += process.gpu_work->problem.size() +
-               process.gpu_work->streams.size() * (sizeof(GpuStreamWork) + 2 * kMaxGpuWorkName) +
+               process.gpu_work->streams.size() * (sizeof(GpuStreamWork) + 3 * kMaxGpuWorkName) +
                process.gpu_work->devices.size() * sizeof(GpuDeviceWork);
     }
     if (!process.host) continue;

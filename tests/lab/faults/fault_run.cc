@@ -46,7 +46,8 @@ constexpr size_t kSlowVerdictIterations = 5;
 std::string Describe(const Incident& incident, uint64_t zero) {
   auto seconds = [&](uint64_t t) {
     char text[32];
-    std::snprintf(text, sizeof(text), "%.2f", static_cast<double>(static_cast<int64_t>(t - zero)) / 1e9);
+    std::snprintf(text, sizeof(text), "%.2f",
+                  static_cast<double>(static_cast<int64_t>(t - zero)) / 1e9);
     return std::string(text);
   };
   std::string text = std::string(ToString(incident.kind)) + " [";
@@ -63,11 +64,16 @@ std::string Describe(const Incident& incident, uint64_t zero) {
 bool KindFits(const std::string& truth, const Incident& incident) {
   bool over = incident.cleared_ns.has_value();
   switch (incident.kind) {
-    case IncidentKind::kStuck: return truth == "hang" || (truth == "slow" && !over);
-    case IncidentKind::kAbsent: return truth == "absent" || (truth == "slow" && !over);
-    case IncidentKind::kSlow: return truth == "slow" || ((truth == "hang" || truth == "absent") && over);
-    case IncidentKind::kMismatch: return truth == "mismatch";
-    case IncidentKind::kDead: return truth == "dead";
+    case IncidentKind::kStuck:
+      return truth == "hang" || (truth == "slow" && !over);
+    case IncidentKind::kAbsent:
+      return truth == "absent" || (truth == "slow" && !over);
+    case IncidentKind::kSlow:
+      return truth == "slow" || ((truth == "hang" || truth == "absent") && over);
+    case IncidentKind::kMismatch:
+      return truth == "mismatch";
+    case IncidentKind::kDead:
+      return truth == "dead";
   }
   return false;
 }
@@ -81,7 +87,8 @@ std::string Judge(const nlohmann::json& truth, const std::vector<Incident>& inci
   uint64_t onset = UINT64_MAX;
   for (const auto& fault : truth["faults"]) onset = std::min(onset, fault["onset"].get<uint64_t>());
   std::set<std::pair<int, std::string>> wanted, named;
-  for (const auto& c : truth["expected"]["culprits"]) wanted.emplace(c["rank"].get<int>(), c["component"].get<std::string>());
+  for (const auto& c : truth["expected"]["culprits"])
+    wanted.emplace(c["rank"].get<int>(), c["component"].get<std::string>());
   if (incidents.empty()) return "nothing was found";
   const Incident* main = nullptr;
   for (const Incident& incident : incidents) {
@@ -108,7 +115,8 @@ std::string Judge(const nlohmann::json& truth, const std::vector<Incident>& inci
     }
     std::printf("  verdict after %.2f s, %zu iterations\n", verdict_s, iterations);
     // One sampling interval and the iteration in which the fault began are not the detector's.
-    if (iterations > kSlowVerdictIterations + 3) return "the verdict came too many iterations later";
+    if (iterations > kSlowVerdictIterations + 3)
+      return "the verdict came too many iterations later";
   } else {
     std::printf("  verdict after %.2f s\n", verdict_s);
   }
@@ -117,7 +125,7 @@ std::string Judge(const nlohmann::json& truth, const std::vector<Incident>& inci
 
 std::string JudgeEvidence(const std::vector<Incident>& incidents) {
   const char* expected = std::getenv("MYCROFT_EXPECT_EVIDENCE");
-  if (expected == nullptr) return "";
+  if (expected == nullptr || expected[0] == 0) return "";
   bool said = false;
   for (const Incident& incident : incidents) {
     said |= incident.summary.find(expected) != std::string::npos;
@@ -158,7 +166,7 @@ class Gpus {
       script_.Write();
     }
     const char* fault = std::getenv("MYCROFT_NVML_FAULT");
-    if (fault == nullptr || broken_) return;
+    if (fault == nullptr || fault[0] == 0 || broken_) return;
     std::istringstream words(fault);
     uint32_t rank = 0;
     double at = 0;
@@ -205,7 +213,8 @@ pid_t Start(const std::vector<std::string>& command, const std::string& plugin,
 std::string RunOnce(int argc, char** argv, const std::filesystem::path& folder) {
   std::string truth_file = folder / "truth.json", recording = folder / "case.mycroft";
   std::error_code ignored;
-  for (const char* suffix : {"", "-wal", "-shm"}) std::filesystem::remove(recording + suffix, ignored);
+  for (const char* suffix : {"", "-wal", "-shm"})
+    std::filesystem::remove(recording + suffix, ignored);
   std::vector<std::string> command = {argv[1], "job", "--quiet", "--truth", truth_file};
   for (int i = 3; i < argc; ++i) command.push_back(argv[i]);
   Job job;
@@ -236,7 +245,8 @@ std::string RunOnce(int argc, char** argv, const std::filesystem::path& folder) 
     if (!snapshot.ok() || !*snapshot) return "the live source ended";
     if (gpus) gpus->See(**snapshot);
     live.Feed(**snapshot);
-    if (auto status = (*writer)->Append(**snapshot); !status.ok()) return std::string(status.message());
+    if (auto status = (*writer)->Append(**snapshot); !status.ok())
+      return std::string(status.message());
   }
   live.Finish();
   for (const Incident& incident : live.incidents()) {
@@ -278,7 +288,8 @@ std::string RunOnce(int argc, char** argv, const std::filesystem::path& folder) 
               static_cast<double>(bytes) / 1000 / seconds / static_cast<double>(ranks));
   if (const char* keep = std::getenv("MYCROFT_KEEP_RECORDING")) {
     std::filesystem::copy_file(recording, keep, std::filesystem::copy_options::overwrite_existing);
-    std::ofstream(std::string(keep) + ".json") << VerdictJson(live.incidents(), live.BlindSpots()) << "\n";
+    std::ofstream(std::string(keep) + ".json")
+        << VerdictJson(live.incidents(), live.BlindSpots()) << "\n";
   }
   return "";
 }

@@ -128,8 +128,8 @@ class RandomSnapshot {
           q.path_mtu, q.timeout, q.retry_count, q.rnr_retry, q.min_rnr_timer, q.posts[0],
           q.posts[1], q.posts[2], q.posts[3], q.posts[4], q.bytes, q.receives, q.post_failures,
           q.last_post_ns, q.last_receive_ns, q.post_tid, q.completions_seen, q.completions,
-          q.failed_completions, q.receive_completions, q.last_completion_ns, q.latency_sum_ns, q.latency_max_ns,
-          q.first_bad_status, q.first_bad_vendor, q.first_bad_ns);
+          q.failed_completions, q.receive_completions, q.last_completion_ns, q.latency_sum_ns,
+          q.latency_max_ns, q.first_bad_status, q.first_bad_vendor, q.first_bad_ns);
       last_qp_ = q;
     }
     h.mrs.resize(Small());
@@ -156,8 +156,10 @@ class RandomSnapshot {
     w.streams.resize(Small() * 2);
     for (GpuStreamWork& s : w.streams) {
       SetEnum(s.pending, GpuPending::kUnfinished), SetEnum(s.oldest_work, MC_GPU_WORK_VOID);
+      SetEnum(s.front_work, MC_GPU_WORK_VOID);
       set(s.stream, s.stream_id, s.context, s.device, s.launched, s.finished, s.waited_since_ns,
-          s.oldest, s.oldest_ns, s.oldest_proved, s.no_nccl, s.nccl, s.nccl_ns, s.nccl_waits_for);
+          s.oldest, s.oldest_ns, s.oldest_proved, s.no_nccl, s.front, s.nccl, s.nccl_ns,
+          s.nccl_waits_for);
     }
     w.devices.resize(Small());
     for (GpuDeviceWork& d : w.devices) {
@@ -184,7 +186,8 @@ class RandomSnapshot {
       Set(p.host->major_faults);
       p.host->threads.resize(Small());
       for (ThreadSample& t : p.host->threads) {
-        Set(t.tid), Set(t.roles), Set(t.state), Set(t.run_ns), Set(t.runq_wait_ns), Set(t.slices), Set(t.wchan);
+        Set(t.tid), Set(t.roles), Set(t.state), Set(t.run_ns), Set(t.runq_wait_ns), Set(t.slices),
+            Set(t.wchan);
       }
     }
     if (Below(3) == 0) Fill(p.hardware.emplace());
@@ -273,9 +276,7 @@ class RandomSnapshot {
       value = Value<T>();
     }
   }
-  void Set(double& value) {
-    value = Below(4) == 0 ? 0 : static_cast<double>(Value<int64_t>()) / 8;
-  }
+  void Set(double& value) { value = Below(4) == 0 ? 0 : static_cast<double>(Value<int64_t>()) / 8; }
   template <class T>
   void Set(std::optional<T>& value) {
     value.reset();
