@@ -64,6 +64,8 @@ class Lab:
         self.deadline = time.monotonic() + arguments.limit
         self.children = []
         self.mycroft = os.path.join(arguments.build, "bin", "mycroft")
+        self.versions = {}
+        self.probes = []  # arguments for `mycroft record`
 
     def left(self):
         return self.deadline - time.monotonic()
@@ -93,19 +95,23 @@ class Lab:
                 child.send_signal(sig)
             return child.wait(max(1, min(seconds, self.left() + 5)))
         except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+            self.kill(child)
             return None
         finally:
             if child in self.children:
                 self.children.remove(child)
 
+    @staticmethod
+    def kill(child):
+        try:
+            os.killpg(child.pid, signal.SIGKILL)  # ends stopped processes, too
+        except ProcessLookupError:
+            pass
+        child.wait()
+
     def kill_all(self):
         for child in self.children:
-            if child.poll() is None:
-                child.kill()  # also ends a stopped process
-        for child in self.children:
-            child.wait()
+            self.kill(child)
         self.children = []
 
     def wait_for(self, what, found, seconds, children):
@@ -150,6 +156,17 @@ class Lab:
                 done.stderr.decode(errors="replace").strip()[-300:]))
         return done.stdout.decode(errors="replace")
 
+    def try_probes(self):
+        """How it is with the eBPF probes, in words. Where there is no BPF at all, Mycroft is
+        run without them."""
+        command = [self.mycroft, "record", "-q", "-d", "100ms", "-o", self.path("probes.mycroft")]
+        try:
+            self.tool(command, codes=(0, 3, 4, 5))
+            return "those that attach"
+        except Wrong as e:
+            self.probes = ["--no-probes"]
+            return "none: %s" % e
+
     def board(self, pid):
         program = os.path.join(self.a.build, "bin", "show_gpu_board")
         return json.loads(self.tool([program, str(pid)]))
@@ -177,6 +194,10 @@ def events(path):
 def board_losses(board):
     # A late buffer was read, so it is no loss.
     return sum(n for cause, n in board["lost"].items() if cause != "late_buffer")
+
+
+def with_reasons(text, why):
+    return text + (" -- " + ", ".join(why) if why else "")
 
 
 def row(case, truth, verdict="", right=False, **more):
@@ -242,7 +263,7 @@ def run_busy(lab, name):
 
     verdict, right, why = "not seen", False, []
     if seen:
-        read_ns, stream = seen[-1]
+        stream = seen[-1][1]
         age_s = stream["oldest"]["age_ns"] / 1e9
         if abs(stream["oldest"]["launch_ns"] - hang_ns) > 250e6:
             why.append("launch is %.3f s off" % ((stream["oldest"]["launch_ns"] - hang_ns) / 1e9))
@@ -258,7 +279,7 @@ def run_busy(lab, name):
                                                                    stream["pending"])
         right = not why
     rows = [row(name, "mycroft_test_hang hangs for %g s on a stream of its own" % FAULT_S,
-                "; ".join([verdict] + why), right, seconds=first_s, **common)]
+                with_reasons(verdict, why), right, seconds=first_s, **common)]
 
     counted = {"kernels": sum(s["kernels"] for s in board["streams"]),
                "h2d": sum(s["copies"]["htod"] for s in board["streams"]),
@@ -354,26 +375,32 @@ def clock_bound(lab, recording):
     return max(bounds)[1], texts
 
 
+def named(incidents):
+    return {(c["rank"], c["component"]) for i in incidents for c in i["culprits"]}
+
+
+def describe(incident):
+    culprits = ["rank %d %s %.0f %%" % (c["rank"], "/".join(c.get("candidates", [])) or
+                                        c["component"], c["confidence"] * 100)
+                for c in incident["culprits"]]
+    return "%s: %s" % (incident["kind"], ", ".join(culprits) or "nobody named")
+
+
 def judge(name, incidents, fault_ns):
-    """What was said, and why it is not right."""
+    """Why this is not right; empty: it is."""
     component, kinds = CASES[name]
-    said, named, why = [], set(), []
-    for incident in incidents:
-        culprits = []
-        for culprit in incident["culprits"]:
-            candidates = "/".join(culprit.get("candidates", [])) or culprit["component"]
-            culprits.append("rank %d %s %.0f %%" % (culprit["rank"], candidates,
-                                                    culprit["confidence"] * 100))
-            named.add((culprit["rank"], culprit["component"]))
-        said.append("%s: %s" % (incident["kind"], ", ".join(culprits) or "nobody named"))
-        if component is None or incident["detected_ns"] < fault_ns:
-            why.append("false alarm")
-    if component is not None:
-        if named != {(CULPRIT, component)}:
-            why.append("wrong culprit" if named else "nobody named")
-        if incidents and incidents[0]["kind"] not in kinds:
-            why.append("wrong kind")
-    return "; ".join(said) or "no incident", sorted(set(why))
+    if component is None:
+        return ["false alarm"] if incidents else []
+    if not incidents:
+        return ["nothing was found"]
+    why = []
+    if any(incident["detected_ns"] < fault_ns for incident in incidents):
+        why.append("false alarm before the fault")
+    if named(incidents) != {(CULPRIT, component)}:
+        why.append("wrong culprit" if named(incidents) else "nobody named")
+    if incidents[0]["kind"] not in kinds:
+        why.append("wrong kind")
+    return why
 
 
 def run_case(lab, name):
@@ -386,7 +413,7 @@ def run_case(lab, name):
         if os.path.exists(recording + suffix):
             os.unlink(recording + suffix)
     record = lab.start(name + ".record", [lab.mycroft, "record", "--json", "-o", recording] +
-                       [word for rank in ranks for word in ("-p", str(rank.pid))])
+                       lab.probes + [word for rank in ranks for word in ("-p", str(rank.pid))])
     everybody = ranks + [record]
     for rank in range(RANKS):
         lab.wait_for("first step of rank %d" % rank, lambda r=rank: "ready" in truths[r](), 40,
@@ -395,9 +422,10 @@ def run_case(lab, name):
     extra, fault_ns = {}, 0
     if name == "healthy":
         sleep_beside(lab, HEALTHY_S + AFTER_S, everybody)
-        doctor = lab.mycroft_json("doctor", "--json")
-        extra["doctor_clocks"] = doctor["clocks"]
-        extra["doctor_not_ok"] = [c for c in doctor["checks"] if c["status"] != "ok"]
+        try:
+            extra["doctor"] = lab.mycroft_json("doctor", "--json")
+        except Wrong as e:
+            extra["doctor"] = str(e)
     elif name == "stopped":
         sleep_beside(lab, HEALTHY_S, everybody)
         fault_ns = now_ns()
@@ -429,18 +457,26 @@ def run_case(lab, name):
     save(lab, name + ".verdict.json", verdict)
     save(lab, name + ".boards.json", boards)
 
-    # As the agent said it, live.
-    seconds = None
+    # As the agent said it, live: when it was right first, and what it said before.
+    seconds, live = None, []
     with open(lab.path(name + ".record.out"), encoding="utf-8", errors="replace") as f:
         for line in f:
             try:
                 said = json.loads(line)
             except ValueError:
                 continue
-            if said["incident"]["culprits"] and said["t_ns"] >= fault_ns > 0:
+            if not said["incident"]["culprits"] or said["event"] == "cleared":
+                continue
+            live.append(describe(said["incident"]))
+            if named([said["incident"]]) == {(CULPRIT, CASES[name][0])}:
                 seconds = (said["t_ns"] - fault_ns) / 1e9
                 break
-    text, why = judge(name, verdict["incidents"], fault_ns)
+    text = "; ".join(describe(i) for i in verdict["incidents"]) or "no incident"
+    if live and "; ".join(live) != text:
+        text = "live %s; in the end %s" % (", then ".join(live), text)
+    why = judge(name, verdict["incidents"], fault_ns)
+    if not why and seconds is None and CASES[name][0]:
+        why.append("not said while it lasted")
     if codes != [0] * RANKS or None in done:
         why.append("ranks ended with %s: %s" % (codes, lab.last_words(ranks[CULPRIT])))
     elif any(d["wrong"] for d in done):
@@ -449,7 +485,7 @@ def run_case(lab, name):
         if board["problem"]:
             why.append("the GPU board says: " + board["problem"])
             break
-    return [row(name, TRUTH[name], "; ".join([text] + why), not why, seconds=seconds,
+    return [row(name, TRUTH[name], with_reasons(text, why), not why, seconds=seconds,
                 lost="%d + %d" % (lost, gpu_lost), clock=clock, clocks=clocks, steps=done,
                 incidents=verdict["incidents"], blind_spots=verdict["blind_spots"], **extra)]
 
@@ -511,10 +547,11 @@ def table(head, lines):
 
 def show(result):
     machine = result["machine"]
-    print("\n%s  %s\ndriver %s, CUDA %s (driver's %s), NCCL %s; Linux %s, %s; level %s\n" % (
+    print("\n%s  %s\ndriver %s, CUDA %s (driver's %s), NCCL %s; Linux %s, %s\n"
+          "level %s; probes: %s\n" % (
         result["date"], machine["gpu"], machine["driver"], machine["cuda"], machine["driver_cuda"],
         machine["nccl"], machine["kernel"], "root" if machine["root"] else "not root",
-        result["level"]))
+        result["level"], machine["probes"]))
     if result["rows"]:
         table(["case", "truth", "right", "seconds", "lost", "clock", "verdict"],
               [[r["case"], r["truth"], "yes" if r["right"] else "NO",
@@ -565,14 +602,16 @@ def main():
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that `finally` runs
     lab = Lab(a)
-    lab.versions = {}
     begin = time.monotonic()
     wanted = [name for name in a.only.split(",") if name]
     gpu, driver = (a.gpu.split(", ") + ["?", "?"])[:2]
     date = datetime.datetime.now().astimezone().isoformat(" ", "seconds")
     result = {"schema_version": 1, "date": date, "level": a.level, "rows": []}
     broken = {}
+    probes = "not tried"
     try:
+        if not wanted or any(name in CASES for name in wanted):
+            probes = lab.try_probes()
         for name in ["busy", "busy-records"] + list(CASES):
             if wanted and name not in wanted:
                 continue
@@ -605,7 +644,7 @@ def main():
         "driver_cuda": cuda_version(lab.versions.get("cuda_driver", 0)),
         "nccl": "%d.%d.%d" % (version // 10000, version // 100 % 100, version % 100)
                 if version else "?",
-        "kernel": platform.release(), "root": os.geteuid() == 0}
+        "kernel": platform.release(), "probes": probes, "root": os.geteuid() == 0}
     result["right"] = (all(r["right"] for r in result["rows"]) and
                        result.get("slowdown", {"right": True})["right"])
     result["took_s"] = time.monotonic() - begin

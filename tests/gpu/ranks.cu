@@ -102,7 +102,7 @@ ncclUniqueId HandOver(const Nccl& nccl, int rank, const std::string& path) {
 struct Options {
   int rank = -1, ranks = 2;
   std::string id, truth, nccl = "libnccl.so.2", fault;
-  size_t floats = 1 << 20;
+  size_t floats = 1 << 19;
   int kernels = 1;  // of computation, per step
   uint64_t compute_ns = 10000000, amount_ns = 200000000, at_ns = 3000000000, for_ns = 5000000000;
   uint64_t seconds_ns = UINT64_MAX;
