@@ -142,7 +142,7 @@ PolledHardware HardwarePoller::Poll(uint64_t now_ns, const std::vector<ProcessKe
     out.probes = std::move(health.probes);
     out.blind_spots = std::move(health.blind_spots);
     out.lost_events = health.lost_events;
-    for (const auto& [key, process] : processes_) {
+    for (auto& [key, process] : processes_) {
       ProcessHardware& hardware = out.processes[key];
       if (!process.readable) {
         status_[kDevices].problem = "descriptors of pid " + std::to_string(key.pid) +
@@ -162,12 +162,16 @@ PolledHardware HardwarePoller::Poll(uint64_t now_ns, const std::vector<ProcessKe
       }
       // Of several that are open, those that it computes on; none is where the descriptors
       // do not show them.
-      if (const auto on = health.computing.find(key.pid);
-          hardware.gpus.size() != 1 && on != health.computing.end()) {
+      if (const auto on = health.computing.find(key.pid); on != health.computing.end()) {
+        process.computing = on->second;  // a GPU that is lost no longer says who is on it
+      }
+      if (hardware.gpus.size() != 1 && !process.computing.empty()) {
         std::vector<std::string> computing;
-        if (hardware.gpus.empty()) computing.assign(on->second.begin(), on->second.end());
+        if (hardware.gpus.empty()) {
+          computing.assign(process.computing.begin(), process.computing.end());
+        }
         for (const std::string& address : hardware.gpus) {
-          if (on->second.count(address) != 0) computing.push_back(address);
+          if (process.computing.count(address) != 0) computing.push_back(address);
         }
         if (!computing.empty()) hardware.gpus = std::move(computing);
       }

@@ -58,6 +58,7 @@ class HardwarePoller {
  private:
   struct Process {
     std::set<uint32_t> gpu_minors;
+    std::set<std::string> computing;  // addresses of GPUs, by NVML, when it last said
     std::set<std::string> uverbs;
     bool readable = true;          // its descriptors
     uint64_t first_seen_ns = 0, next_scan_ns = 0, next_shm_ns = 0;

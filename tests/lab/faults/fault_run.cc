@@ -11,8 +11,8 @@
 //
 // MYCROFT_EXPECT_EVIDENCE=TEXT: the evidence or the summary must say this, too.
 // MYCROFT_NVML=LIBRARY: the GPUs of the ranks as this stand-in libnvidia-ml tells them;
-// MYCROFT_NVML_FAULT="RANK AT KEY VALUE[;KEY VALUE...]" changes what it says of one of them AT
-// seconds after all ranks were seen.
+// MYCROFT_NVML_FAULT="RANK KEY VALUE[,KEY VALUE...]" changes what it says of one of them when
+// the fault begins.
 // MYCROFT_KEEP_RECORDING=FILE keeps the recording and writes FILE.json, the verdict.
 #include <fcntl.h>
 #include <signal.h>
@@ -140,7 +140,8 @@ std::string JudgeEvidence(const std::vector<Incident>& incidents) {
 // The GPUs of the ranks for NVML: healthy, until the fault begins.
 class Gpus {
  public:
-  explicit Gpus(int ranks) : pids_(static_cast<size_t>(ranks)) {
+  // `log`: what the job prints.
+  Gpus(int ranks, std::string log) : log_(std::move(log)), pids_(static_cast<size_t>(ranks)) {
     for (int rank = 0; rank < ranks; ++rank) {
       char bus[32];  // as the lab's driver says
       std::snprintf(bus, sizeof(bus), "00000000:%02X:00.0", 0x40 + rank);
@@ -149,7 +150,7 @@ class Gpus {
     script_.Write();
   }
   void See(const Snapshot& snapshot) {
-    if (ready_ns_ == 0) {
+    if (!seen_) {
       for (const ProcessSample& process : snapshot.processes) {
         for (const CommSample& comm : process.comms) {
           if (comm.rank < 0 || static_cast<size_t>(comm.nranks) != pids_.size()) continue;
@@ -159,7 +160,7 @@ class Gpus {
       for (const uint32_t pid : pids_) {
         if (pid == 0) return;
       }
-      ready_ns_ = snapshot.t_ns;
+      seen_ = true;
       for (size_t rank = 0; rank < pids_.size(); ++rank) {
         script_.Set(static_cast<uint32_t>(rank), "process", pids_[rank]);
       }
@@ -167,13 +168,15 @@ class Gpus {
     }
     const char* fault = std::getenv("MYCROFT_NVML_FAULT");
     if (fault == nullptr || fault[0] == 0 || broken_) return;
+    std::ifstream said(log_);
+    for (std::string line; !broken_ && std::getline(said, line);) {
+      broken_ = line.find(" begins") != std::string::npos;
+    }
+    if (!broken_) return;
     std::istringstream words(fault);
     uint32_t rank = 0;
-    double at = 0;
-    words >> rank >> at;
-    if (snapshot.t_ns < ready_ns_ + static_cast<uint64_t>(at * 1e9)) return;
-    broken_ = true;
-    for (std::string change; std::getline(words, change, ';');) {
+    words >> rank;
+    for (std::string change; std::getline(words, change, ',');) {
       std::istringstream pair(change);
       std::string key, value;
       pair >> key >> value;
@@ -184,8 +187,9 @@ class Gpus {
 
  private:
   NvmlScript script_;
+  std::string log_;
   std::vector<uint32_t> pids_;  // by rank
-  uint64_t ready_ns_ = 0;
+  bool seen_ = false;
   bool broken_ = false;
 };
 
@@ -215,7 +219,7 @@ std::string RunOnce(int argc, char** argv, const std::filesystem::path& folder) 
   std::error_code ignored;
   for (const char* suffix : {"", "-wal", "-shm"})
     std::filesystem::remove(recording + suffix, ignored);
-  std::vector<std::string> command = {argv[1], "job", "--quiet", "--truth", truth_file};
+  std::vector<std::string> command = {argv[1], "job", "--truth", truth_file};
   for (int i = 3; i < argc; ++i) command.push_back(argv[i]);
   Job job;
   job.pid = Start(command, argv[2], folder / "job.log");
@@ -225,7 +229,7 @@ std::string RunOnce(int argc, char** argv, const std::filesystem::path& folder) 
   options.pids = {static_cast<uint32_t>(job.pid)};
   std::optional<Gpus> gpus;
   if (const char* nvml = std::getenv("MYCROFT_NVML")) {
-    gpus.emplace(4);
+    gpus.emplace(4, folder / "job.log");
     options.gpu_health.nvml_library = nvml;
     options.gpu_health.all_gpus = true;
   }
