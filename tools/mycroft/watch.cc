@@ -102,6 +102,7 @@ absl::StatusOr<Live> OpenLive(const Config& config, const Options& options) {
   live.gpu_health.nvml_library = DefaultNvmlLibrary();
   live.gpu_health.kernel_log = "/dev/kmsg";
   live.interval_ns = config.interval_ns;
+  live.gpu_sampling_ns = config.gpu_sampling_ns;
   live.pids.insert(options.pids.begin(), options.pids.end());
   absl::StatusOr<std::unique_ptr<LiveSource>> source = LiveSource::Create(live);
   if (!source.ok()) return source.status();

@@ -148,7 +148,9 @@ class Judge {
         });
       }
     }
-    if (roots.empty()) return OverVerbs(suspect);
+    if (roots.empty()) {
+      return suspect.shape == SuspectShape::kFlush ? OverSoftware(suspect) : OverVerbs(suspect);
+    }
     std::sort(roots.begin(), roots.end(),
               [&](size_t a, size_t b) { return facts_[a].since_ns < facts_[b].since_ns; });
     for (size_t i : roots) chosen_.insert(i);
@@ -202,6 +204,24 @@ class Judge {
                                 [&](size_t i) { return facts_[i].refused_request; })
                         ? " (one end refused a request)"
                         : " (the evidence does not agree)");
+    return opinion;
+  }
+
+  // A flush over a software device (Soft-RoCE) without a GPU: the kernel copies, nothing goes
+  // over PCIe.
+  Opinion OverSoftware(const Suspect& suspect) {
+    Opinion opinion;
+    const auto ports = PortsOf(hw_, *suspect.worker);
+    const bool software =
+        !ports.empty() && std::all_of(ports.begin(), ports.end(),
+                                      [](const Port* port) { return port->now.pci.empty(); });
+    if (!software || !GpuOf(hw_, *suspect.worker).empty()) return opinion;
+    opinion.changed = true;
+    opinion.worker = suspect.worker;
+    opinion.component = Component::kHost;
+    opinion.confidence = 0.6;
+    opinion.what = "the host of " + NameOf(*suspect.worker) + " (its RDMA device " +
+                   ports.front()->now.device + " is software: its kernel copies the data)";
     return opinion;
   }
 

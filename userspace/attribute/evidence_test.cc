@@ -80,6 +80,25 @@ TEST_F(Evidence, SoItIsWhereTheQueuePairsAreNotSeen) {
   ExpectUnknown({Component::kNic, Component::kFabric});
 }
 
+// Soft-RoCE: nothing goes over PCIe.
+TEST_F(Evidence, FlushOverASoftwareDeviceIsTheHost) {
+  hw().Port(1).pci.clear();
+  hw().Process(1).gpus.clear();
+  Warm();
+  Enter();
+  job().Ring(1, MC_FLOW_SEND_GPU, MC_FLOW_RECV_FLUSH);
+  Wait(3'000);
+  ExpectCulprit(1, Component::kHost);
+}
+
+TEST_F(Evidence, FlushOverARealDeviceIsPcie) {
+  Warm();
+  Enter();
+  job().Ring(1, MC_FLOW_SEND_GPU, MC_FLOW_RECV_FLUSH);
+  Wait(3'000);
+  ExpectCulprit(1, Component::kPcie);
+}
+
 // The last samples of /proc are of the time before it stood still.
 TEST_F(Evidence, StarvedBeforeItStoodStillIsNotTheHost) {
   Warm();

@@ -136,6 +136,12 @@ const std::vector<KeyRule>& Rules() {
         {{"probes", "true|false", "attach the eBPF probes; see mycroft doctor"},
          [](Config& c, const std::string& t) { return SetBool(c.probes, t); },
          [](const Config& c) { return PrintBool(c.probes); }},
+        {{"gpu_sampling", "DURATION",
+          "ask GPU after GPU for 2s of activity records in this time; 0: on suspicion only"},
+         [](Config& c, const std::string& t) {
+           return SetAtLeast(c.gpu_sampling_ns, ParseDuration(t), 10'000'000'000, "10s");
+         },
+         [](const Config& c) { return ExactDuration(c.gpu_sampling_ns); }},
         {{"plugin", "PATH", "libnccl-profiler-mycroft.so; empty: next to the command"},
          [](Config& c, const std::string& t) { return SetText(c.plugin, t); },
          [](const Config& c) { return c.plugin; }},

@@ -37,6 +37,7 @@ struct Config {
   std::string plugin;                  // path; empty: next to the command
   std::string chain_plugin;            // for `run`
   bool probes = true;                  // attach the eBPF probes
+  uint64_t gpu_sampling_ns = 0;        // see LiveOptions; 0: on suspicion only
   uint64_t stuck_after_ns = 1'000'000'000;
   double slow_factor = 2.0;
   uint64_t record_max_bytes = 1ull << 30;  // 0: keep all

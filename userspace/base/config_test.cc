@@ -35,6 +35,7 @@ TEST(Config, ReadsEveryKey) {
 interval: 50ms
 level: kernels
 probes: false
+gpu_sampling: 1m
 plugin: /opt/p.so
 chain_plugin: /opt/q.so
 detect:
@@ -56,6 +57,7 @@ top:
   EXPECT_EQ(config.interval_ns, 50'000'000u);
   EXPECT_EQ(config.level, MC_LEVEL_KERNELS);
   EXPECT_FALSE(config.probes);
+  EXPECT_EQ(config.gpu_sampling_ns, 60'000'000'000u);
   EXPECT_EQ(config.plugin, "/opt/p.so");
   EXPECT_EQ(config.chain_plugin, "/opt/q.so");
   EXPECT_EQ(config.stuck_after_ns, 3'000'000'000u);

@@ -36,6 +36,8 @@ constexpr uint64_t kRepeatNs = kSecond;
 constexpr uint64_t kSettledNs = kStillNs;
 // ... or gave no sign of life at all (operations without any observable progress).
 constexpr uint64_t kSilentNs = 30 * kSecond;
+// A turn of activity records: two readings of a GPU board.
+constexpr uint64_t kActivityNs = 2 * kSecond;
 constexpr uint32_t kMaxOpsPerTick = 65536;
 constexpr uint64_t kMaxRescanNs = 10 * kSecond;
 constexpr size_t kMaxProcesses = 256;
@@ -64,12 +66,6 @@ struct WatchedFlow {
   uint32_t emitted_seq = 0;
 };
 
-bool Complete(const OpSample& op) {
-  if (op.stop_ns == 0) return false;
-  if (op.proxy_started == 0 && op.kernel_started == 0) return false;
-  return op.proxy_done >= op.proxy_started && op.kernel_stopped >= op.kernel_started;
-}
-
 // The GPU board of a process, when it has one.
 struct Gpu {
   std::optional<GpuBoardMap> board;
@@ -79,6 +75,7 @@ struct Gpu {
   bool was_still = false;
   bool denied = false;          // its level cannot be changed
   uint64_t armed_until_ns = 0;  // as requested; 0: not
+  uint64_t sampled_until_ns = 0;  // its turn of records lasts; 0: it is not its turn
   GpuWorkSampler sampler;
   std::optional<GpuWorkSample> last;
 };
@@ -142,6 +139,7 @@ class LiveSourceImpl final : public LiveSource {
       Scan(now);
       next_scan_ns_ = now + options_.scan_interval_ns;
     }
+    if (options_.gpu_sampling_ns != 0) SampleActivity(now);
     Snapshot snapshot;
     snapshot.host = host_;
     snapshot.host_id = host_id_;
@@ -382,9 +380,23 @@ class LiveSourceImpl final : public LiveSource {
     RequestGpuLevel(process.key, gpu);
   }
 
-  // Asks for activity records of a suspect, and takes the request back when it is none.
+  // Gives each process its turn of records.
+  void SampleActivity(uint64_t now) {
+    const uint64_t at = now % options_.gpu_sampling_ns;
+    uint64_t begin = 0;
+    for (auto& [key, process] : tracked_) {
+      const bool turn = at >= begin && at < begin + kActivityNs;
+      process->gpu.sampled_until_ns = turn ? now - at + begin + kActivityNs : 0;
+      RequestGpuLevel(key, process->gpu);
+      begin += options_.gpu_sampling_ns / tracked_.size();
+    }
+  }
+
+  // Asks for activity records of a suspect or of one whose turn it is, and takes the request
+  // back when it is neither.
   void RequestGpuLevel(const ProcessKey& key, Gpu& gpu) {
-    const uint64_t until = armed_.count(key) != 0 ? armed_until_ns_ : 0;
+    const uint64_t until =
+        std::max(armed_.count(key) != 0 ? armed_until_ns_ : 0, gpu.sampled_until_ns);
     // It grows with every tick while there is suspicion.
     const bool same = until == 0 ? gpu.armed_until_ns == 0
                                  : gpu.armed_until_ns != 0 && until >= gpu.armed_until_ns &&
@@ -477,7 +489,7 @@ class LiveSourceImpl final : public LiveSource {
         watched.seq = seq;
         watched.read = true;
         sample = DecodeOp(line);
-        bool complete = Complete(sample);
+        bool complete = sample.complete();
         emit = watched.emitted_ns == 0 || (complete && !watched.emitted_complete) || still ||
                gone || now - watched.emitted_ns >= RepeatNs(now - watched.first_seen_ns);
         watched.emitted_complete = complete;

@@ -34,6 +34,10 @@ struct LiveOptions {
   std::string sys_root = "/sys";
   GpuHealthOptions gpu_health;         // nothing is asked unless named here
   bool gpu_work = true;                // read the GPU boards of libmycroft-cupti.so
+  // Within this time each process is asked for 2 s of activity records, one after the other,
+  // so that the usual times of its kernels and copies are known before a stall; 0: never.
+  // Records cost the process more than callbacks do.
+  uint64_t gpu_sampling_ns = 0;
   // Not owned, must outlive the source; null: without. Called by the thread of Next().
   KernelProbes* probes = nullptr;
   // A clock for replays: CLOCK_MONOTONIC in ns. Empty: the real one, and Next()

@@ -869,5 +869,32 @@ TEST_F(GpuBoards, SuspectsAreArmedUntilThenAndDisarmed) {
   EXPECT_EQ(gpu.header().requested_level, static_cast<uint32_t>(MC_GPU_LEVEL_UNSET));
 }
 
+TEST_F(GpuBoards, AreAskedForRecordsInTurn) {
+  TestGpuBoard gpu;
+  Watch(gpu);
+  LiveOptions options = Options();
+  options.gpu_sampling_ns = 20'000 * kMs;
+  auto source = Make(options);
+  Only(Tick(*source));
+  uint64_t asked_ticks = 0, turns = 0;
+  bool asked = false;
+  for (int i = 0; i < 600; ++i) {  // a minute
+    Tick(*source);
+    const bool now_asked =
+        gpu.header().requested_level == static_cast<uint32_t>(MC_GPU_LEVEL_ACTIVITY);
+    if (now_asked) {
+      ++asked_ticks;
+      EXPECT_GT(gpu.header().requested_until_ns, now_);
+      EXPECT_LE(gpu.header().requested_until_ns, now_ + 2000 * kMs);
+    }
+    turns += now_asked && !asked;
+    asked = now_asked;
+  }
+  EXPECT_GE(turns, 3u);
+  EXPECT_LE(turns, 4u);  // one may have been going on at the start
+  EXPECT_GE(asked_ticks, 58u);
+  EXPECT_LE(asked_ticks, 62u);
+}
+
 }  // namespace
 }  // namespace mycroft

@@ -96,6 +96,11 @@ struct OpSample {
   uint64_t kernel_gpu_stop = 0;   // GPU clock
   uint64_t kernel_start_seen_ns = 0;
   uint64_t kernel_stop_seen_ns = 0;
+  // Everything that was begun for it has ended, as far as can be seen.
+  bool complete() const {
+    if (stop_ns == 0 || (proxy_started == 0 && kernel_started == 0)) return false;
+    return proxy_done >= proxy_started && kernel_stopped >= kernel_started;
+  }
   friend bool operator==(const OpSample&, const OpSample&) = default;
 };
 

@@ -15,12 +15,6 @@ constexpr size_t kMaxComms = 65536;
 constexpr size_t kKeepDone = 256;             // settled operations kept in Worker::ops
 constexpr uint64_t kNoEndNs = 2'000'000'000;  // give up on the end of an operation without proxies
 
-bool IsComplete(const OpSample& s) {
-  if (s.stop_ns == 0) return false;
-  if (s.proxy_started == 0 && s.kernel_started == 0) return false;
-  return s.proxy_done >= s.proxy_started && s.kernel_stopped >= s.kernel_started;
-}
-
 // A kernel event may never stop; the proxies alone say that the data has moved.
 bool ProxiesDone(const OpSample& s) {
   return s.stop_ns != 0 && s.proxy_started > 0 && s.proxy_done >= s.proxy_started;
@@ -226,7 +220,7 @@ void JobModel::ApplyProcess(const Snapshot& snapshot, const ProcessSample& proce
     op.s = sample;
     op.member = member;
     op.seen_ns = snapshot.t_ns;
-    op.complete = IsComplete(sample);
+    op.complete = sample.complete();
     op.end_ns = op.complete ? EndOf(sample) : 0;
     if (sample.kind == MC_OP_COLL) {
       member->last_coll_ordinal = std::max(member->last_coll_ordinal, sample.ordinal);

@@ -94,22 +94,6 @@ std::string Number(const char* format, double value) {
   return buffer;
 }
 
-std::string Kind(IncidentKind kind) {
-  switch (kind) {
-    case IncidentKind::kStuck:
-      return "STUCK";
-    case IncidentKind::kSlow:
-      return "SLOW";
-    case IncidentKind::kAbsent:
-      return "ABSENT";
-    case IncidentKind::kMismatch:
-      return "MISMATCH";
-    case IncidentKind::kDead:
-      return "DEAD";
-  }
-  return "?";
-}
-
 // What a person calls the component.
 std::string Name(Component component) {
   switch (component) {
@@ -220,7 +204,7 @@ class Writer {
       if (!culprit.host.empty()) blame += ", " + PrintableText(culprit.host);
     }
     if (blame.empty()) blame = "cause not known, not enough evidence";
-    const std::string first = paint_(open ? kRed : kYellow, Kind(incident.kind)) + " " + text + " ";
+    const std::string first = paint_(open ? kRed : kYellow, KindName(incident.kind)) + " " + text + " ";
     // Bold for each word, so that a line break does not end the attribute.
     AppendWrapped(out_, first, since + ":");
     // The answer belongs on the first line when it fits there.
@@ -306,6 +290,22 @@ class Writer {
 };
 
 }  // namespace
+
+const char* KindName(IncidentKind kind) {
+  switch (kind) {
+    case IncidentKind::kStuck:
+      return "STUCK";
+    case IncidentKind::kSlow:
+      return "SLOW";
+    case IncidentKind::kAbsent:
+      return "ABSENT";
+    case IncidentKind::kMismatch:
+      return "MISMATCH";
+    case IncidentKind::kDead:
+      return "DEAD";
+  }
+  return "?";
+}
 
 std::string CulpritText(const Culprit& culprit) {
   std::string rank = culprit.rank >= 0 ? "rank " + std::to_string(culprit.rank)

@@ -20,6 +20,8 @@ inline constexpr int kVerdictSchemaVersion = 1;
 std::string VerdictJson(const std::vector<Incident>& incidents,
                         const std::vector<BlindSpot>& blind_spots, int indent = 2);
 
+// "STUCK".
+const char* KindName(IncidentKind kind);
 // "GPU of rank 1", "rank 2 (NIC or network)".
 std::string CulpritText(const Culprit& culprit);
 

@@ -288,20 +288,4 @@ const char* ShortState(mc_flow_state state) {
   return "?";
 }
 
-const char* KindName(IncidentKind kind) {
-  switch (kind) {
-    case IncidentKind::kStuck:
-      return "STUCK";
-    case IncidentKind::kSlow:
-      return "SLOW";
-    case IncidentKind::kAbsent:
-      return "ABSENT";
-    case IncidentKind::kMismatch:
-      return "MISMATCH";
-    case IncidentKind::kDead:
-      return "DEAD";
-  }
-  return "?";
-}
-
 }  // namespace mycroft

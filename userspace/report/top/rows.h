@@ -39,8 +39,6 @@ std::string CulpritName(const Culprit& culprit);
 std::string CommunicatorName(uint64_t id, const std::string& name);
 // "send peer", at most 9 characters.
 const char* ShortState(mc_flow_state state);
-// "STUCK".
-const char* KindName(IncidentKind kind);
 
 }  // namespace mycroft
 
