@@ -275,7 +275,7 @@ class SoftRoce(unittest.TestCase):
         self.assertEqual(moved["rxeA.retry_exceeded_err"], 1)
 
     def test_link_down_and_flap(self):
-        flow = Flow("--timeout", "16").flows(count=1)
+        flow = Flow("--timeout", "18").flows(count=1)
         result = tool("soft-roce", "fault", "link-flap", "2", "--device", "rxeB", "--for", "0.4",
                       "--truth", "/tmp/truth.json")
         self.assertEqual(result.returncode, 0, result.stderr)
