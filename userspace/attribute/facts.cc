@@ -43,13 +43,6 @@ constexpr uint32_t kNetwork = Bits({S::kNode, S::kEdge});
 constexpr uint32_t kAnyButDead =
     Bits({S::kGpu, S::kFlush, S::kNode, S::kEdge, S::kHost, S::kAbsent});
 
-template <typename... Args>
-std::string Text(const char* format, Args... args) {
-  char text[320];
-  std::snprintf(text, sizeof(text), format, args...);
-  return text;
-}
-
 bool Contains(std::string_view text, std::string_view part) {
   return text.find(part) != std::string_view::npos;
 }
@@ -119,7 +112,7 @@ constexpr uint64_t kFollowNs = 10 * kSecond;
 
 std::string XidName(uint32_t number) {
   const XidMeaning* meaning = FindXid(number);
-  return Text("Xid %u", number) +
+  return FactText("Xid %u", number) +
          (meaning != nullptr ? std::string(", ") + meaning->name : std::string());
 }
 
@@ -149,8 +142,8 @@ std::string ReasonText(uint64_t reasons) {
 
 std::string Ago(uint64_t t_ns, uint64_t onset_ns) {
   const double s = (static_cast<double>(t_ns) - static_cast<double>(onset_ns)) / 1e9;
-  if (s < -0.05) return Text("%.1f s before the onset", -s);
-  if (s > 0.05) return Text("%.1f s after the onset", s);
+  if (s < -0.05) return FactText("%.1f s before the onset", -s);
+  if (s > 0.05) return FactText("%.1f s after the onset", s);
   return "at the onset";
 }
 
@@ -212,15 +205,7 @@ class Finder {
  private:
   Fact& Add(FactKind kind, Weight weight, Component component, const Worker& worker,
             uint32_t shapes, uint64_t since_ns) {
-    Fact fact;
-    fact.kind = kind;
-    fact.weight = weight;
-    fact.component = component;
-    fact.worker = &worker;
-    fact.shapes = shapes;
-    fact.since_ns = since_ns;
-    facts_.push_back(std::move(fact));
-    return facts_.back();
+    return AddFact(&facts_, kind, weight, component, worker, shapes, since_ns);
   }
 
   uint64_t onset() const { return in_.onset_ns; }
@@ -259,7 +244,7 @@ class Finder {
     const double now_per_s =
         static_cast<double>(*now) * 1e9 / static_cast<double>(in_.now_ns - from);
     rise.excess = now_per_s >= 4 * before_per_s;
-    rise.names = Text("%.60s +%" PRIu64, name.c_str(), *now);
+    rise.names = FactText("%.60s +%" PRIu64, name.c_str(), *now);
     return rise;
   }
 
@@ -390,7 +375,7 @@ class Finder {
     }
     fact.device = hop.now.address;
     fact.what = "link " + hop.now.address + " runs at " + ToString(now.worst) + " under load";
-    fact.text = Text(
+    fact.text = FactText(
         "PCIe link %s of %s, on the way from %s to the root, runs at %s under load in "
         "%zu of %zu readings; both ends allow %s",
         hop.now.address.c_str(), NameOf(worker).c_str(), end.now.address.c_str(),
@@ -422,7 +407,7 @@ class Finder {
       }
     }
     if (siblings == 0) return;
-    fact.text += Text("; %zu of %zu siblings are faster", better, siblings);
+    fact.text += FactText("; %zu of %zu siblings are faster", better, siblings);
     if (better == 0 && fact.refused.empty()) {
       fact.refused = "all its siblings run at the same speed";
     }
@@ -464,7 +449,7 @@ class Finder {
       if (port.now.pci != path[0]->now.address || !port.now.rate_gbps) continue;
       if (*port.now.rate_gbps / 8 * 1e9 > fed) {
         fed = *port.now.rate_gbps / 8 * 1e9;
-        feed = Text("its port feeds %.0f Gbit/s", *port.now.rate_gbps);
+        feed = FactText("its port feeds %.0f Gbit/s", *port.now.rate_gbps);
       }
     }
     const bool smaller = least < 0.75 * fed;
@@ -473,7 +458,7 @@ class Finder {
     Fact& fact = Add(FactKind::kPcieCeiling, Weight::kStrong, Component::kPcie, worker, shapes, 0);
     fact.device = narrow->now.address;
     fact.what = "PCIe path at its limit at " + narrow->now.address;
-    fact.text = Text(
+    fact.text = FactText(
         "the path of %s to the root moves %.1f GB/s, as much as its slowest link %s (%s, "
         "%.1f GB/s) carries; %s",
         path[0]->now.address.c_str(), use.bytes_per_s / 1e9, narrow->now.address.c_str(),
@@ -713,23 +698,23 @@ class Finder {
                      Component::kGpu, worker, Bits({S::kGpu, S::kFlush, S::kHost}), now.since_ns);
     fact.device = gpu.now.address;
     const bool set = (reasons & ~(clock_reason::kApplicationClocks | clock_reason::kSyncBoost)) == 0;
-    fact.what = Text("%s, %.0f MHz", thermal ? "thermal slowdown" : set ? "clocks set low"
+    fact.what = FactText("%s, %.0f MHz", thermal ? "thermal slowdown" : set ? "clocks set low"
                                                                         : "power limit",
                      now.sm_mhz);
-    fact.text = Text("GPU %s of %s runs at %.0f MHz", gpu.now.address.c_str(),
+    fact.text = FactText("GPU %s of %s runs at %.0f MHz", gpu.now.address.c_str(),
                      NameOf(worker).c_str(), now.sm_mhz);
-    if (known_before) fact.text += Text(" instead of %.0f", before.sm_mhz);
-    if (gpu.now.sm_max_mhz) fact.text += Text(" of at most %u", *gpu.now.sm_max_mhz);
+    if (known_before) fact.text += FactText(" instead of %.0f", before.sm_mhz);
+    if (gpu.now.sm_max_mhz) fact.text += FactText(" of at most %u", *gpu.now.sm_max_mhz);
     fact.text += ": " + ReasonText(reasons);
     if (thermal && gpu.now.temperature_c) {
-      fact.text += Text(" at %u C", *gpu.now.temperature_c);
-      if (gpu.now.slowdown_c) fact.text += Text(" (slows down at %u C)", *gpu.now.slowdown_c);
+      fact.text += FactText(" at %u C", *gpu.now.temperature_c);
+      if (gpu.now.slowdown_c) fact.text += FactText(" (slows down at %u C)", *gpu.now.slowdown_c);
     }
     if ((reasons & kPowerReasons) != 0 && gpu.now.power_w && gpu.now.power_limit_w) {
-      fact.text += Text("; it takes %u of %u W", *gpu.now.power_w, *gpu.now.power_limit_w);
+      fact.text += FactText("; it takes %u of %u W", *gpu.now.power_w, *gpu.now.power_limit_w);
     }
     if (sibling > 0) {
-      fact.text += Text("; the GPUs of %zu other ranks run at %.0f MHz", others.size(), sibling);
+      fact.text += FactText("; the GPUs of %zu other ranks run at %.0f MHz", others.size(), sibling);
     }
     if (in_.stuck) {
       fact.weight = Weight::kSupport;  // a slow GPU still computes
@@ -790,7 +775,7 @@ class Finder {
   void Nvlinks(const Worker& worker, const GpuDevice& gpu) {
     const uint32_t shapes = Bits({S::kGpu, S::kHost, S::kAbsent, S::kDead});
     for (const auto& [number, link] : gpu.nvlinks) {
-      const std::string name = Text("NVLink %u of GPU %s", number, gpu.now.address.c_str());
+      const std::string name = FactText("NVLink %u of GPU %s", number, gpu.now.address.c_str());
       const bool* now = link.active.At(in_.now_ns);
       const auto& changes = link.active.changes();
       // One that was never up is not wired.
@@ -800,7 +785,7 @@ class Finder {
         Fact& fact = Add(FactKind::kNvlinkErrors, Weight::kStrong, Component::kNvlink, worker,
                          shapes, down ? changes.back().first : recoveries.since_ns);
         fact.device = gpu.now.address;
-        fact.what = Text("NVLink %u ", number) + (down ? "is down" : "had to be trained again");
+        fact.what = FactText("NVLink %u ", number) + (down ? "is down" : "had to be trained again");
         fact.text = name + " of " + NameOf(worker) +
                     (down ? " is down, " + Ago(changes.back().first, onset())
                           : " had to be trained again: " + recoveries.names);
@@ -814,7 +799,7 @@ class Finder {
       Fact& fact = Add(FactKind::kNvlinkReplays, Weight::kSupport, Component::kNvlink, worker,
                        shapes, replays.excess ? replays.since_ns : crc.since_ns);
       fact.device = gpu.now.address;
-      fact.what = Text("errors on NVLink %u", number);
+      fact.what = FactText("errors on NVLink %u", number);
       fact.text = name + " of " + NameOf(worker) + ": " + replays.names +
                   (replays.excess && crc.excess ? ", " : "") + crc.names;
       InTime(&fact);
@@ -840,7 +825,7 @@ class Finder {
                      Bits({S::kGpu}), 0);
     fact.device = gpu.now.address;
     fact.what = "it spins";
-    fact.text = Text("GPU %s of %s is %u %% busy at %u of %u W: it spins or waits, it does not "
+    fact.text = FactText("GPU %s of %s is %u %% busy at %u of %u W: it spins or waits, it does not "
                      "compute",
                      gpu.now.address.c_str(), NameOf(worker).c_str(), *gpu.now.utilization_percent,
                      *gpu.now.power_w, *gpu.now.power_limit_w);
@@ -854,7 +839,7 @@ class Finder {
                      nvlink ? Component::kNvlink : Component::kGpu, worker,
                      Bits({S::kGpu, S::kFlush, S::kAbsent, S::kDead}), event.t_ns);
     fact.device = event.device;
-    fact.what = hardware ? XidName(event.number) : Text("Xid %u", event.number);
+    fact.what = hardware ? XidName(event.number) : FactText("Xid %u", event.number);
     fact.text = "the driver reported " + XidName(event.number) + " for the GPU of " +
                 NameOf(worker) + ", " + Ago(event.t_ns, onset());
     fact.suspect_path = meaning != nullptr && meaning->origin == XidOrigin::kPcie && hardware;
@@ -871,7 +856,7 @@ class Finder {
       }
       if (other.kind == HardwareEventKind::kSxid && nvlink &&
           other.severity >= Severity::kNonFatal) {
-        fact.text += Text("; NVSwitch %s reported SXid %u", other.device.c_str(), other.number);
+        fact.text += FactText("; NVSwitch %s reported SXid %u", other.device.c_str(), other.number);
         continue;
       }
       if (other.kind != HardwareEventKind::kXid || other.number == event.number) continue;
@@ -890,7 +875,7 @@ class Finder {
       fact.refused = "it follows " + XidName(origin->number) +
                      (origin->device == event.device ? " of the same GPU"
                                                      : " of GPU " + origin->device) +
-                     Text(", %.1f s earlier",
+                     FactText(", %.1f s earlier",
                           static_cast<double>(event.t_ns - origin->t_ns) / 1e9);
     } else if (!hardware && fact.refused.empty()) {
       fact.refused = "such an Xid tells what a program did or an after-effect, not a fault";
@@ -1042,13 +1027,13 @@ class Finder {
     fact.device = PortName(port);
     fact.what = "port " + PortName(port) + " went down and came back";
     fact.text =
-        Text("port %s of %s went down%s, first %s", PortName(port).c_str(), NameOf(worker).c_str(),
-             downs.count > 1 ? Text(" %zu times", downs.count).c_str() : "",
+        FactText("port %s of %s went down%s, first %s", PortName(port).c_str(), NameOf(worker).c_str(),
+             downs.count > 1 ? FactText(" %zu times", downs.count).c_str() : "",
              Ago(downs.first, onset()).c_str());
     if (failed_at != 0) {
       if (downs.first <= failed_at + kPollNs) {
         fact.weight = Weight::kDecisive;
-        fact.text += Text(
+        fact.text += FactText(
             "; queue pair %u failed %.1f s later", broken->now.number,
             downs.first < failed_at ? static_cast<double>(failed_at - downs.first) / 1e9 : 0.0);
         if (broken->in_error()) {
@@ -1060,7 +1045,7 @@ class Finder {
         if (fact.since_ns > onset() + late() && failed_at > onset() + late()) InTime(&fact);
       } else {
         fact.refused = "the first request failed " +
-                       Text("%.1f s", static_cast<double>(downs.first - failed_at) / 1e9) +
+                       FactText("%.1f s", static_cast<double>(downs.first - failed_at) / 1e9) +
                        " before it went down";
       }
       return;
@@ -1142,7 +1127,7 @@ class Finder {
         Fact& fact = Add(FactKind::kStarved, Weight::kStrong, Component::kHost, worker, kAnyButDead,
                          thread.runq_ns.FirstRise(from, in_.now_ns));
         fact.what = std::string("its ") + name + " thread gets no CPU";
-        fact.text = Text(
+        fact.text = FactText(
             "the %s thread (tid %u) of %s was runnable and waited for a CPU %.0f %% of the "
             "time since (%.0f %% before)",
             name, tid, NameOf(worker).c_str(), 100 * std::min(1.0, starved),
@@ -1155,7 +1140,7 @@ class Finder {
         Fact& fact = Add(FactKind::kReads, Weight::kStrong, Component::kApp, worker,
                          Bits({S::kAbsent, S::kHost}), 0);
         fact.what = "its main thread reads";
-        fact.text = Text(
+        fact.text = FactText(
             "the main thread (tid %u) of %s sleeps in %.60s %.0f %% of the time: it reads "
             "(data loader, checkpoint)",
             tid, NameOf(worker).c_str(), reads->c_str(),
@@ -1164,7 +1149,7 @@ class Finder {
         Fact& fact = Add(FactKind::kBlocked, Weight::kStrong, Component::kHost, worker,
                          Bits({S::kHost, S::kAbsent, S::kNode, S::kEdge}), 0);
         fact.what = std::string("its ") + name + " thread is blocked in the kernel";
-        fact.text = Text(
+        fact.text = FactText(
             "the %s thread (tid %u) of %s is in uninterruptible sleep %.0f %% of the time%s%.60s",
             name, tid, NameOf(worker).c_str(), 100 * std::min(1.0, blocked),
             thread.now.stack.empty() ? "" : ", in ",
@@ -1180,7 +1165,7 @@ class Finder {
                        process->direct_reclaim_ns.FirstRise(from, in_.now_ns));
       fact.what = "it reclaims memory";
       fact.text =
-          Text("the process of %s spends %.0f %% of the time in direct reclaim: memory pressure",
+          FactText("the process of %s spends %.0f %% of the time in direct reclaim: memory pressure",
                NameOf(worker).c_str(), 100 * std::min(1.0, reclaim));
     }
   }
@@ -1209,10 +1194,10 @@ class Finder {
               worker, Bits({S::kHost, S::kAbsent, S::kDead}), mr.last_failure_ns);
       fact.device = device;
       fact.what = "memory cannot be locked";
-      fact.text = Text("registration of %" PRIu64 " bytes on %.40s failed for %s with ENOMEM",
+      fact.text = FactText("registration of %" PRIu64 " bytes on %.40s failed for %s with ENOMEM",
                        mr.last_failure_bytes, device.c_str(), NameOf(worker).c_str());
       if (low) {
-        fact.text += Text("; RLIMIT_MEMLOCK is %" PRIu64 " bytes", *limit);
+        fact.text += FactText("; RLIMIT_MEMLOCK is %" PRIu64 " bytes", *limit);
       } else {
         fact.refused =
             limit ? "RLIMIT_MEMLOCK is not what stopped it" : "RLIMIT_MEMLOCK could not be read";
@@ -1280,7 +1265,7 @@ class Finder {
 
   void Connection(const HostHardware& here, const Worker& from, const Worker& to, const Qp& qp,
                   const HardwareModel::QpEnd& end) {
-    const std::string name = Text("queue pair %u of %.40s", qp.now.number, qp.now.device.c_str());
+    const std::string name = FactText("queue pair %u of %.40s", qp.now.number, qp.now.device.c_str());
     const GidEntry* mine = hw_.GidOf(here, qp);
     const GidEntry* theirs = end.qp == nullptr ? nullptr : hw_.GidOf(*end.host, *end.qp);
     if (NeverWorked(from, to, qp) && (qp.total_posts() > 0 || Failed(qp))) {
@@ -1298,9 +1283,9 @@ class Finder {
         fact.other = &other;
         fact.device = which.now.device;
         fact.what =
-            Text("GID index %u of ", *which.now.gid_index) + which.now.device + " does not fit";
+            FactText("GID index %u of ", *which.now.gid_index) + which.now.device + " does not fit";
         fact.text =
-            Text("queue pair %u of %.40s (%s) never completed one request; its GID index %u is ",
+            FactText("queue pair %u of %.40s (%s) never completed one request; its GID index %u is ",
                  which.now.number, which.now.device.c_str(), NameOf(worker).c_str(),
                  *which.now.gid_index) +
             why;
@@ -1367,9 +1352,9 @@ class Finder {
     Fact& fact = Add(FactKind::kMtuMismatch, Weight::kStrong, Component::kNic, odd, kNetwork, 0);
     fact.other = &odd == &from ? &to : &from;
     fact.device = PortName(&odd == &from ? *here_port : *there_port);
-    fact.what = Text("MTU mismatch, %u and %u bytes", *mtu_here, *mtu_there);
+    fact.what = FactText("MTU mismatch, %u and %u bytes", *mtu_here, *mtu_there);
     fact.text =
-        name + Text(" sends packets of %u bytes from %s (MTU %u) to %s (MTU %u)", qp.now.path_mtu,
+        name + FactText(" sends packets of %u bytes from %s (MTU %u) to %s (MTU %u)", qp.now.path_mtu,
                     NameOf(from).c_str(), *mtu_here, NameOf(to).c_str(), *mtu_there);
     if (qp.now.completions_seen && qp.now.completions > qp.now.failed_completions &&
         from.settled_count > 0) {
@@ -1405,9 +1390,9 @@ class Finder {
     Fact& fact = Add(FactKind::kMtuMismatch, Weight::kDecisive, Component::kNic, odd, kNetwork, 0);
     fact.other = here ? &to : &from;
     fact.device = wrong.now.device;
-    fact.what = Text("path MTU of %u bytes, its peer's is %u", wrong.now.path_mtu,
+    fact.what = FactText("path MTU of %u bytes, its peer's is %u", wrong.now.path_mtu,
                      (here ? *end.qp : qp).now.path_mtu);
-    fact.text = Text(
+    fact.text = FactText(
         "queue pair %u of %.40s (%s) has a path MTU of %u bytes, its peer %u of %.40s "
         "(%s) one of %u, as most of the job",
         wrong.now.number, wrong.now.device.c_str(), NameOf(odd).c_str(), wrong.now.path_mtu,
@@ -1419,7 +1404,7 @@ class Finder {
                   const HardwareModel::QpEnd& end) {
     const uint32_t status = qp.now.first_bad_status;
     if ((status == 0 || AfterEffect(qp)) && !qp.in_error()) return;
-    const std::string name = Text("queue pair %u of %.40s (%s to %s)", qp.now.number,
+    const std::string name = FactText("queue pair %u of %.40s (%s to %s)", qp.now.number,
                                   qp.now.device.c_str(), NameOf(from).c_str(), NameOf(to).c_str());
     const uint64_t at = FailedAt(qp);
     if (status == 0 || AfterEffect(qp)) {
@@ -1428,7 +1413,7 @@ class Finder {
           Add(FactKind::kQpBroken, Weight::kSupport, Component::kUnknown, from, kNetwork, at);
       fact.other = &to;
       fact.device = qp.now.device;
-      fact.what = Text("queue pair %u is in the error state", qp.now.number);
+      fact.what = FactText("queue pair %u is in the error state", qp.now.number);
       fact.text =
           name + " is in the error state, " + Ago(at, onset()) + "; with which status was not seen";
       // Timeouts are counted; what the other end refuses is not.
@@ -1455,7 +1440,7 @@ class Finder {
       fact.what = "completion status 12";
       fact.text =
           name +
-          Text(": completion status 12 (retries exceeded, vendor %u), ", qp.now.first_bad_vendor) +
+          FactText(": completion status 12 (retries exceeded, vendor %u), ", qp.now.first_bad_vendor) +
           Ago(at, onset()) + ": the other end did not answer, whatever the reason";
       const bool process_lives = to.alive() && to.exited_ns == 0;
       if (end.qp != nullptr && process_lives && end.qp->destroyed() &&
@@ -1466,7 +1451,7 @@ class Finder {
         gone.device = end.qp->now.device;
         gone.what = "the other end of the connection was destroyed";
         gone.text =
-            Text("queue pair %u of %.40s, the other end, was destroyed while its process lives",
+            FactText("queue pair %u of %.40s, the other end, was destroyed while its process lives",
                  end.qp->now.number, end.qp->now.device.c_str());
       }
       return;
@@ -1486,9 +1471,9 @@ class Finder {
         fact.weight = Weight::kStrong;
         fact.component = Component::kUnknown;
       }
-      fact.what = Text("a wrong request, completion status %u", status);
+      fact.what = FactText("a wrong request, completion status %u", status);
       fact.text = name +
-                  Text(": completion status %u (%s), ", status,
+                  FactText(": completion status %u (%s), ", status,
                        status == kRemAccessErr   ? "remote access error"
                        : status == kRemInvReqErr ? "invalid request"
                                                  : "local error of the request") +
@@ -1522,10 +1507,10 @@ class Finder {
         queue = "; the receive queue of its peer is empty";
       } else if (!r.completions_seen && r.last_receive_ns + kSecond < qp.now.last_post_ns) {
         empty_queue = true;
-        queue = Text("; its peer posted its last receive %.1f s before the last send",
+        queue = FactText("; its peer posted its last receive %.1f s before the last send",
                      static_cast<double>(qp.now.last_post_ns - r.last_receive_ns) / 1e9);
       } else if (r.completions_seen) {
-        queue = Text("; its peer has %" PRIu64 " receives posted", in_queue);
+        queue = FactText("; its peer has %" PRIu64 " receives posted", in_queue);
       }
     }
     // Counters are of the port: another connection of it may be the one.
@@ -1539,11 +1524,11 @@ class Finder {
     fact.what = "receiver not ready";
     fact.text = "receiver not ready: " + NameOf(to) + " does not post receives for " + NameOf(from);
     if (at_sender.excess) fact.text += " (" + at_sender.names + " at the sender)";
-    if (gave_up) fact.text += Text(" (completion status 13 on queue pair %u)", qp.now.number);
+    if (gave_up) fact.text += FactText(" (completion status 13 on queue pair %u)", qp.now.number);
     if (at_receiver.excess) fact.text += " (" + at_receiver.names + " at the receiver)";
     fact.text += queue;
     const auto& timer = end.qp != nullptr ? end.qp->now.min_rnr_timer : qp.now.min_rnr_timer;
-    if (timer) fact.text += Text("; each retry waits at least %.2f ms", RnrTimerMs(*timer));
+    if (timer) fact.text += FactText("; each retry waits at least %.2f ms", RnrTimerMs(*timer));
     if (end.qp != nullptr && end.qp->now.completions_seen && !specific) {
       fact.refused = "the receive queue of the peer is not empty";
     }
@@ -1659,9 +1644,9 @@ class Finder {
             there_lives && !here_lives ? from : to, kNetwork, stalled->now.last_completion_ns);
     fact.other = there_lives && !here_lives ? &to : &from;
     fact.device = stalled->now.device;
-    fact.what = Text("queue pair %u completes nothing", stalled->now.number);
+    fact.what = FactText("queue pair %u completes nothing", stalled->now.number);
     fact.text =
-        Text("queue pair %u of %.40s (%s to %s) has posts without completions", stalled->now.number,
+        FactText("queue pair %u of %.40s (%s to %s) has posts without completions", stalled->now.number,
              stalled->now.device.c_str(), NameOf(from).c_str(), NameOf(to).c_str());
     if (here_lives) fact.text += "; other connections of the sender's port complete";
     if (there_lives) fact.text += "; other connections of the receiver's port complete";
@@ -1675,6 +1660,19 @@ class Finder {
 };
 
 }  // namespace
+
+Fact& AddFact(std::vector<Fact>* facts, FactKind kind, Weight weight, Component component,
+              const Worker& worker, uint32_t shapes, uint64_t since_ns) {
+  Fact fact;
+  fact.kind = kind;
+  fact.weight = weight;
+  fact.component = component;
+  fact.worker = &worker;
+  fact.shapes = shapes;
+  fact.since_ns = since_ns;
+  facts->push_back(std::move(fact));
+  return facts->back();
+}
 
 std::vector<Fact> FindFacts(const EvidenceInput& input) { return Finder(input).Find(); }
 

@@ -10,6 +10,7 @@
 #define MYCROFT_USERSPACE_ATTRIBUTE_FACTS_H_
 
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -91,6 +92,15 @@ constexpr uint32_t ShapeBit(SuspectShape shape) { return 1u << static_cast<int>(
 
 std::vector<Fact> FindFacts(const EvidenceInput& input);
 
+// For the files that find facts: printf of at most 511 bytes, and a new fact in `facts`.
+template <typename... Args>
+std::string FactText(const char* format, Args... args) {
+  char text[512];
+  std::snprintf(text, sizeof(text), format, args...);
+  return text;
+}
+Fact& AddFact(std::vector<Fact>* facts, FactKind kind, Weight weight, Component component,
+              const Worker& worker, uint32_t shapes, uint64_t since_ns);
 // Of one worker, what its GPU board says (gpu_facts.cc).
 void FindGpuFacts(const EvidenceInput& input, const Worker& worker, std::vector<Fact>* facts);
 

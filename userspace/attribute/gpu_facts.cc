@@ -27,13 +27,6 @@ constexpr double kSlowKernels = 1.3, kUsualKernels = 1.15, kSlowCopies = 1.5;
 constexpr uint64_t kLeastKernels = 8, kLeastCopyBytes = 1 << 20;
 constexpr size_t kSiblings = 64;
 
-template <typename... Args>
-std::string Text(const char* format, Args... args) {
-  char text[512];
-  std::snprintf(text, sizeof(text), format, args...);
-  return text;
-}
-
 const char* WorkName(mc_gpu_work work) {
   switch (work) {
     case MC_GPU_WORK_KERNEL:
@@ -70,7 +63,7 @@ std::string InFrontOf(const GpuStreamWork& stream) {
 }
 
 std::string StreamName(const GpuStreamWork& stream) {
-  return stream.stream_id ? Text("stream %u", *stream.stream_id) : "a stream";
+  return stream.stream_id ? FactText("stream %u", *stream.stream_id) : "a stream";
 }
 
 bool OldestIsForeign(const GpuStreamWork& stream) {
@@ -129,15 +122,7 @@ class GpuFinder {
  private:
   Fact& Add(FactKind kind, Weight weight, Component component, uint32_t shapes,
             uint64_t since_ns = 0) {
-    Fact fact;
-    fact.kind = kind;
-    fact.weight = weight;
-    fact.component = component;
-    fact.worker = &worker_;
-    fact.shapes = shapes;
-    fact.since_ns = since_ns;
-    facts_->push_back(std::move(fact));
-    return facts_->back();
+    return AddFact(facts_, kind, weight, component, worker_, shapes, since_ns);
   }
 
   bool SuspectedAs(std::initializer_list<S> shapes) const {
@@ -202,7 +187,7 @@ class GpuFinder {
       fact.what = InFrontOf(*blocker) + " is in front of NCCL's in its stream";
       fact.text = kernel + " waits in " + StreamName(nccl) + " behind " + InFrontOf(*blocker) +
                   (blocker == &nccl ? "" : " of " + StreamName(*blocker)) +
-                  Text(", launched %.1f s ago, which ", Age(blocker->oldest_ns)) +
+                  FactText(", launched %.1f s ago, which ", Age(blocker->oldest_ns)) +
                   (proved        ? "does not end"
                    : not_started ? "is not known to have ended; it has not started"
                                  : "is not known to have ended");
@@ -218,7 +203,7 @@ class GpuFinder {
         runs = &stream;
       }
     }
-    const std::string launched = kernel + Text(", launched %.1f s ago, ", Age(nccl.nccl_ns)) +
+    const std::string launched = kernel + FactText(", launched %.1f s ago, ", Age(nccl.nccl_ns)) +
                                  "is the oldest of " + StreamName(nccl);
     if (runs == nullptr && !not_started) {
       Fact& fact = Add(FactKind::kNothingInFront, Weight::kSupport, Component::kGpu,
@@ -238,7 +223,7 @@ class GpuFinder {
     if (runs != nullptr) {
       fact.text +=
           "; " + OldestOf(*runs) + " of " + StreamName(*runs) +
-          Text(" runs for %.1f s and may leave it no room on the GPU", Age(runs->oldest_ns));
+          FactText(" runs for %.1f s and may leave it no room on the GPU", Age(runs->oldest_ns));
     } else {
       fact.text += ": it finds no room on the GPU";
     }
@@ -251,9 +236,9 @@ class GpuFinder {
     fact.device = Device(stream);
     fact.what = OldestOf(stream) + " does not end";
     fact.text = "the host of " + NameOf(worker_) +
-                Text(" waits for %.1f s for its GPU: ", Age(stream.waited_since_ns)) +
+                FactText(" waits for %.1f s for its GPU: ", Age(stream.waited_since_ns)) +
                 OldestOf(stream) + " in " + StreamName(stream) +
-                Text(", launched %.1f s ago, does not end", Age(stream.oldest_ns));
+                FactText(", launched %.1f s ago, does not end", Age(stream.oldest_ns));
   }
 
   void NothingLaunched() {
@@ -263,9 +248,9 @@ class GpuFinder {
                      ShapeBit(S::kAbsent), work_.last_launch_ns);
     fact.what = "it launches nothing";
     fact.text =
-        NameOf(worker_) + Text(" has launched nothing for %.1f s", Age(work_.last_launch_ns)) +
-        Text(", and all of its %" PRIu64 " kernels are finished: its GPU waits for its host",
-             work_.launches);
+        NameOf(worker_) + FactText(" has launched nothing for %.1f s", Age(work_.last_launch_ns)) +
+        FactText(", and all of its %" PRIu64 " kernels are finished: its GPU waits for its host",
+                 work_.launches);
     Fact& gpu = Add(FactKind::kKernelDoesNotEnd, Weight::kStrong, Component::kGpu,
                     ShapeBit(S::kAbsent), work_.last_launch_ns);
     gpu.text = "its streams are empty";
@@ -297,7 +282,7 @@ class GpuFinder {
                SuspectedAs({S::kGpu, S::kHost, S::kFlush})) {
       Fact& fact = Add(FactKind::kKernelsSlow, Weight::kSupport, Component::kGpu,
                        ShapeBit(S::kGpu) | ShapeBit(S::kHost));
-      fact.text = Text("its compute kernels take %.2f times as long as before", *slowdown);
+      fact.text = FactText("its compute kernels take %.2f times as long as before", *slowdown);
       fact.refused = "that is as usual";
     }
     for (const auto& [ordinal, sums] : process_.gpu_sums) Copies(sums, slowdown);
@@ -307,9 +292,9 @@ class GpuFinder {
     Fact& fact = Add(FactKind::kKernelsSlow, Weight::kStrong, Component::kGpu,
                      ShapeBit(S::kGpu) | ShapeBit(S::kHost));
     if (process_.gpu_sums.size() == 1) fact.device = process_.gpu_sums.begin()->second.pci;
-    fact.what = Text("its compute kernels take %.1f times as long", slowdown);
+    fact.what = FactText("its compute kernels take %.1f times as long", slowdown);
     fact.text = "the compute kernels of " + NameOf(worker_) +
-                Text(" take %.1f times as long as before", slowdown);
+                FactText(" take %.1f times as long as before", slowdown);
     std::vector<double> others;
     for (const Worker* other : *in_.job) {
       if (other == &worker_ || others.size() >= kSiblings) continue;
@@ -320,7 +305,7 @@ class GpuFinder {
     if (others.empty()) return;
     std::sort(others.begin(), others.end());
     const double usual = others[others.size() / 2];
-    fact.text += Text("; those of %zu other ranks %.1f times", others.size(), usual);
+    fact.text += FactText("; those of %zu other ranks %.1f times", others.size(), usual);
     if (slowdown < kUsualKernels * usual) {
       fact.refused = "those of the other ranks take as much longer: it is not this GPU's";
     }
@@ -343,8 +328,9 @@ class GpuFinder {
                   ShapeBit(S::kHost));
       fact.device = sums.pci;
       fact.what = std::string("copies ") + name + " its GPU are slow";
-      fact.text = std::string("copies ") + name + " GPU " + sums.pci + " of " + NameOf(worker_) +
-                  Text(" move %.1f GB/s instead of %.1f", now->bytes_per_ns, before->bytes_per_ns);
+      fact.text =
+          std::string("copies ") + name + " GPU " + sums.pci + " of " + NameOf(worker_) +
+          FactText(" move %.1f GB/s instead of %.1f", now->bytes_per_ns, before->bytes_per_ns);
       if (usual) fact.text += ", while its compute kernels take as long as ever";
       return;
     }

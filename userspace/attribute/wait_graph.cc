@@ -157,8 +157,6 @@ class Builder {
     }
     if (gone) return true;
     sink.kind = SinkKind::kProxyEnded;
-    sink.worker = &worker;
-    sink.comm = &comm;
     sink.why =
         "its progress thread has ended, as after a failed request; what its flows show is their "
         "last state";
@@ -168,17 +166,12 @@ class Builder {
 
   void AddPath(Node& node, const Worker* from, const Worker* to, const Comm* comm,
                const FlowSample& at, uint64_t since, bool nothing_in_flight, std::string why) {
-    // Either end may be unable to move for a reason of its own.
-    for (const Worker* end : {to, from}) {
-      if (end == node.worker) {
-        if (HostDecides(node, *comm)) return;
-        continue;
-      }
-      Sink host;
-      if (HostSink(*end, comm, &host) || Ended(*end)) {
-        node.edges.push_back({end, why});
-        return;
-      }
+    // The other end may be unable to move for a reason of its own; Look() has asked for this.
+    const Worker* peer = to == node.worker ? from : to;
+    Sink host;
+    if (HostSink(*peer, comm, &host) || Ended(*peer)) {
+      node.edges.push_back({peer, why});
+      return;
     }
     Sink sink;
     sink.kind = SinkKind::kPath;

@@ -15,6 +15,7 @@ namespace mycroft::lab {
 namespace {
 
 constexpr uint32_t kStreamId = 7;  // CUPTI's number
+const uint64_t kStream = agent::DriverCalls::Stream(kStreamId);
 
 int g_rank = 0;  // of this process
 
@@ -41,8 +42,6 @@ class StandInDriver final : public GpuDriver {
   }
 
  private:
-  static constexpr uint64_t kStream = uint64_t{kStreamId} << 4;  // DriverCalls::Stream
-
   // On the clock that records are on.
   uint64_t OnClock(uint64_t ns) {
     const uint64_t now = NowNs();
