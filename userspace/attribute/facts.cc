@@ -118,7 +118,8 @@ std::string XidName(uint32_t number) {
 
 // Clocks of a GPU at work are low enough to be seen in the job, and to differ.
 constexpr double kLowClocks = 0.9;
-constexpr uint64_t kThermalReasons = clock_reason::kSoftwareThermal | clock_reason::kHardwareThermal;
+constexpr uint64_t kThermalReasons =
+    clock_reason::kSoftwareThermal | clock_reason::kHardwareThermal;
 constexpr uint64_t kPowerReasons = clock_reason::kPowerCap | clock_reason::kPowerBrake;
 constexpr uint64_t kLimits = kThermalReasons | kPowerReasons | clock_reason::kHardwareSlowdown |
                              clock_reason::kApplicationClocks | clock_reason::kSyncBoost;
@@ -675,8 +676,7 @@ class Finder {
     if (now.since_ns > onset()) now = JudgeClocks(gpu, kLimits, now.since_ns, in_.now_ns);
     const uint64_t reasons = now.reasons & kLimits;
     if (now.ns < kSecond || reasons == 0) return;
-    const ClocksUnderLoad before =
-        JudgeClocks(gpu, kLimits, Before(kBaselineNs), Before(kPollNs));
+    const ClocksUnderLoad before = JudgeClocks(gpu, kLimits, Before(kBaselineNs), Before(kPollNs));
     const bool known_before = before.ns >= 2 * kSecond;
     double usual = known_before ? before.sm_mhz : gpu.now.sm_max_mhz.value_or(0);
     std::vector<double> others;
@@ -697,12 +697,15 @@ class Finder {
     Fact& fact = Add(thermal ? FactKind::kThermal : FactKind::kPowerLimit, Weight::kStrong,
                      Component::kGpu, worker, Bits({S::kGpu, S::kFlush, S::kHost}), now.since_ns);
     fact.device = gpu.now.address;
-    const bool set = (reasons & ~(clock_reason::kApplicationClocks | clock_reason::kSyncBoost)) == 0;
-    fact.what = FactText("%s, %.0f MHz", thermal ? "thermal slowdown" : set ? "clocks set low"
-                                                                        : "power limit",
-                     now.sm_mhz);
+    const bool set =
+        (reasons & ~(clock_reason::kApplicationClocks | clock_reason::kSyncBoost)) == 0;
+    fact.what = FactText("%s, %.0f MHz",
+                         thermal ? "thermal slowdown"
+                         : set   ? "clocks set low"
+                                 : "power limit",
+                         now.sm_mhz);
     fact.text = FactText("GPU %s of %s runs at %.0f MHz", gpu.now.address.c_str(),
-                     NameOf(worker).c_str(), now.sm_mhz);
+                         NameOf(worker).c_str(), now.sm_mhz);
     if (known_before) fact.text += FactText(" instead of %.0f", before.sm_mhz);
     if (gpu.now.sm_max_mhz) fact.text += FactText(" of at most %u", *gpu.now.sm_max_mhz);
     fact.text += ": " + ReasonText(reasons);
@@ -714,7 +717,8 @@ class Finder {
       fact.text += FactText("; it takes %u of %u W", *gpu.now.power_w, *gpu.now.power_limit_w);
     }
     if (sibling > 0) {
-      fact.text += FactText("; the GPUs of %zu other ranks run at %.0f MHz", others.size(), sibling);
+      fact.text +=
+          FactText("; the GPUs of %zu other ranks run at %.0f MHz", others.size(), sibling);
     }
     if (in_.stuck) {
       fact.weight = Weight::kSupport;  // a slow GPU still computes
@@ -821,14 +825,15 @@ class Finder {
         !gpu.now.power_limit_w || *gpu.now.power_w * 2 > *gpu.now.power_limit_w) {
       return;
     }
-    Fact& fact = Add(FactKind::kSpins, Weight::kSupport, Component::kGpu, worker,
-                     Bits({S::kGpu}), 0);
+    Fact& fact =
+        Add(FactKind::kSpins, Weight::kSupport, Component::kGpu, worker, Bits({S::kGpu}), 0);
     fact.device = gpu.now.address;
     fact.what = "it spins";
-    fact.text = FactText("GPU %s of %s is %u %% busy at %u of %u W: it spins or waits, it does not "
-                     "compute",
-                     gpu.now.address.c_str(), NameOf(worker).c_str(), *gpu.now.utilization_percent,
-                     *gpu.now.power_w, *gpu.now.power_limit_w);
+    fact.text = FactText(
+        "GPU %s of %s is %u %% busy at %u of %u W: it spins or waits, it does not "
+        "compute",
+        gpu.now.address.c_str(), NameOf(worker).c_str(), *gpu.now.utilization_percent,
+        *gpu.now.power_w, *gpu.now.power_limit_w);
   }
 
   void Xid(const HostHardware& host, const Worker& worker, const HardwareEvent& event) {
@@ -872,11 +877,10 @@ class Finder {
       if (origin == nullptr || other.t_ns < origin->t_ns) origin = &other;
     }
     if (origin != nullptr && fact.refused.empty()) {
-      fact.refused = "it follows " + XidName(origin->number) +
-                     (origin->device == event.device ? " of the same GPU"
-                                                     : " of GPU " + origin->device) +
-                     FactText(", %.1f s earlier",
-                          static_cast<double>(event.t_ns - origin->t_ns) / 1e9);
+      fact.refused =
+          "it follows " + XidName(origin->number) +
+          (origin->device == event.device ? " of the same GPU" : " of GPU " + origin->device) +
+          FactText(", %.1f s earlier", static_cast<double>(event.t_ns - origin->t_ns) / 1e9);
     } else if (!hardware && fact.refused.empty()) {
       fact.refused = "such an Xid tells what a program did or an after-effect, not a fault";
     }
@@ -1026,10 +1030,10 @@ class Finder {
         Add(FactKind::kPortFlap, Weight::kStrong, Component::kNic, worker, kNetwork, downs.first);
     fact.device = PortName(port);
     fact.what = "port " + PortName(port) + " went down and came back";
-    fact.text =
-        FactText("port %s of %s went down%s, first %s", PortName(port).c_str(), NameOf(worker).c_str(),
-             downs.count > 1 ? FactText(" %zu times", downs.count).c_str() : "",
-             Ago(downs.first, onset()).c_str());
+    fact.text = FactText("port %s of %s went down%s, first %s", PortName(port).c_str(),
+                         NameOf(worker).c_str(),
+                         downs.count > 1 ? FactText(" %zu times", downs.count).c_str() : "",
+                         Ago(downs.first, onset()).c_str());
     if (failed_at != 0) {
       if (downs.first <= failed_at + kPollNs) {
         fact.weight = Weight::kDecisive;
@@ -1164,9 +1168,9 @@ class Finder {
                        Bits({S::kHost, S::kAbsent, S::kNode, S::kEdge, S::kGpu}),
                        process->direct_reclaim_ns.FirstRise(from, in_.now_ns));
       fact.what = "it reclaims memory";
-      fact.text =
-          FactText("the process of %s spends %.0f %% of the time in direct reclaim: memory pressure",
-               NameOf(worker).c_str(), 100 * std::min(1.0, reclaim));
+      fact.text = FactText(
+          "the process of %s spends %.0f %% of the time in direct reclaim: memory pressure",
+          NameOf(worker).c_str(), 100 * std::min(1.0, reclaim));
     }
   }
 
@@ -1195,7 +1199,7 @@ class Finder {
       fact.device = device;
       fact.what = "memory cannot be locked";
       fact.text = FactText("registration of %" PRIu64 " bytes on %.40s failed for %s with ENOMEM",
-                       mr.last_failure_bytes, device.c_str(), NameOf(worker).c_str());
+                           mr.last_failure_bytes, device.c_str(), NameOf(worker).c_str());
       if (low) {
         fact.text += FactText("; RLIMIT_MEMLOCK is %" PRIu64 " bytes", *limit);
       } else {
@@ -1265,7 +1269,8 @@ class Finder {
 
   void Connection(const HostHardware& here, const Worker& from, const Worker& to, const Qp& qp,
                   const HardwareModel::QpEnd& end) {
-    const std::string name = FactText("queue pair %u of %.40s", qp.now.number, qp.now.device.c_str());
+    const std::string name =
+        FactText("queue pair %u of %.40s", qp.now.number, qp.now.device.c_str());
     const GidEntry* mine = hw_.GidOf(here, qp);
     const GidEntry* theirs = end.qp == nullptr ? nullptr : hw_.GidOf(*end.host, *end.qp);
     if (NeverWorked(from, to, qp) && (qp.total_posts() > 0 || Failed(qp))) {
@@ -1285,9 +1290,10 @@ class Finder {
         fact.what =
             FactText("GID index %u of ", *which.now.gid_index) + which.now.device + " does not fit";
         fact.text =
-            FactText("queue pair %u of %.40s (%s) never completed one request; its GID index %u is ",
-                 which.now.number, which.now.device.c_str(), NameOf(worker).c_str(),
-                 *which.now.gid_index) +
+            FactText(
+                "queue pair %u of %.40s (%s) never completed one request; its GID index %u is ",
+                which.now.number, which.now.device.c_str(), NameOf(worker).c_str(),
+                *which.now.gid_index) +
             why;
       };
       // Each end's own address, and what the other end takes for it.
@@ -1353,9 +1359,9 @@ class Finder {
     fact.other = &odd == &from ? &to : &from;
     fact.device = PortName(&odd == &from ? *here_port : *there_port);
     fact.what = FactText("MTU mismatch, %u and %u bytes", *mtu_here, *mtu_there);
-    fact.text =
-        name + FactText(" sends packets of %u bytes from %s (MTU %u) to %s (MTU %u)", qp.now.path_mtu,
-                    NameOf(from).c_str(), *mtu_here, NameOf(to).c_str(), *mtu_there);
+    fact.text = name + FactText(" sends packets of %u bytes from %s (MTU %u) to %s (MTU %u)",
+                                qp.now.path_mtu, NameOf(from).c_str(), *mtu_here,
+                                NameOf(to).c_str(), *mtu_there);
     if (qp.now.completions_seen && qp.now.completions > qp.now.failed_completions &&
         from.settled_count > 0) {
       fact.weight = Weight::kSupport;
@@ -1391,7 +1397,7 @@ class Finder {
     fact.other = here ? &to : &from;
     fact.device = wrong.now.device;
     fact.what = FactText("path MTU of %u bytes, its peer's is %u", wrong.now.path_mtu,
-                     (here ? *end.qp : qp).now.path_mtu);
+                         (here ? *end.qp : qp).now.path_mtu);
     fact.text = FactText(
         "queue pair %u of %.40s (%s) has a path MTU of %u bytes, its peer %u of %.40s "
         "(%s) one of %u, as most of the job",
@@ -1404,8 +1410,9 @@ class Finder {
                   const HardwareModel::QpEnd& end) {
     const uint32_t status = qp.now.first_bad_status;
     if ((status == 0 || AfterEffect(qp)) && !qp.in_error()) return;
-    const std::string name = FactText("queue pair %u of %.40s (%s to %s)", qp.now.number,
-                                  qp.now.device.c_str(), NameOf(from).c_str(), NameOf(to).c_str());
+    const std::string name =
+        FactText("queue pair %u of %.40s (%s to %s)", qp.now.number, qp.now.device.c_str(),
+                 NameOf(from).c_str(), NameOf(to).c_str());
     const uint64_t at = FailedAt(qp);
     if (status == 0 || AfterEffect(qp)) {
       if (end.qp != nullptr && end.qp->now.first_bad_status != 0 && !AfterEffect(*end.qp)) return;
@@ -1438,10 +1445,10 @@ class Finder {
       fact.other = &to;
       fact.device = qp.now.device;
       fact.what = "completion status 12";
-      fact.text =
-          name +
-          FactText(": completion status 12 (retries exceeded, vendor %u), ", qp.now.first_bad_vendor) +
-          Ago(at, onset()) + ": the other end did not answer, whatever the reason";
+      fact.text = name +
+                  FactText(": completion status 12 (retries exceeded, vendor %u), ",
+                           qp.now.first_bad_vendor) +
+                  Ago(at, onset()) + ": the other end did not answer, whatever the reason";
       const bool process_lives = to.alive() && to.exited_ns == 0;
       if (end.qp != nullptr && process_lives && end.qp->destroyed() &&
           end.qp->destroyed_ns <= at + kPollNs) {
@@ -1452,7 +1459,7 @@ class Finder {
         gone.what = "the other end of the connection was destroyed";
         gone.text =
             FactText("queue pair %u of %.40s, the other end, was destroyed while its process lives",
-                 end.qp->now.number, end.qp->now.device.c_str());
+                     end.qp->now.number, end.qp->now.device.c_str());
       }
       return;
     }
@@ -1474,9 +1481,9 @@ class Finder {
       fact.what = FactText("a wrong request, completion status %u", status);
       fact.text = name +
                   FactText(": completion status %u (%s), ", status,
-                       status == kRemAccessErr   ? "remote access error"
-                       : status == kRemInvReqErr ? "invalid request"
-                                                 : "local error of the request") +
+                           status == kRemAccessErr   ? "remote access error"
+                           : status == kRemInvReqErr ? "invalid request"
+                                                     : "local error of the request") +
                   Ago(at, onset()) +
                   (granted ? ": " + NameOf(to) +
                                  " refuses access to memory that it has granted; "
@@ -1508,7 +1515,7 @@ class Finder {
       } else if (!r.completions_seen && r.last_receive_ns + kSecond < qp.now.last_post_ns) {
         empty_queue = true;
         queue = FactText("; its peer posted its last receive %.1f s before the last send",
-                     static_cast<double>(qp.now.last_post_ns - r.last_receive_ns) / 1e9);
+                         static_cast<double>(qp.now.last_post_ns - r.last_receive_ns) / 1e9);
       } else if (r.completions_seen) {
         queue = FactText("; its peer has %" PRIu64 " receives posted", in_queue);
       }
@@ -1645,9 +1652,9 @@ class Finder {
     fact.other = there_lives && !here_lives ? &to : &from;
     fact.device = stalled->now.device;
     fact.what = FactText("queue pair %u completes nothing", stalled->now.number);
-    fact.text =
-        FactText("queue pair %u of %.40s (%s to %s) has posts without completions", stalled->now.number,
-             stalled->now.device.c_str(), NameOf(from).c_str(), NameOf(to).c_str());
+    fact.text = FactText("queue pair %u of %.40s (%s to %s) has posts without completions",
+                         stalled->now.number, stalled->now.device.c_str(), NameOf(from).c_str(),
+                         NameOf(to).c_str());
     if (here_lives) fact.text += "; other connections of the sender's port complete";
     if (there_lives) fact.text += "; other connections of the receiver's port complete";
     // One end works for others, the other end for nobody: there it is.
@@ -1729,11 +1736,11 @@ bool Explains(const Fact& cause, const Fact& effect) {
         return true;
       }
       return same_worker &&
-             is(effect.kind, {K::kXid, K::kGpuHangs, K::kThermal, K::kPowerLimit, K::kEccErrors,
-                              K::kEccCorrected, K::kSpins, K::kAerUncorrectable,
-                              K::kAerCorrectable, K::kLinkDegraded, K::kDmaFault, K::kReads,
-                              K::kBlocked, K::kStreamBlocked, K::kKernelDoesNotEnd,
-                              K::kNotScheduled, K::kNothingLaunched, K::kCopiesSlow});
+             is(effect.kind,
+                {K::kXid, K::kGpuHangs, K::kThermal, K::kPowerLimit, K::kEccErrors,
+                 K::kEccCorrected, K::kSpins, K::kAerUncorrectable, K::kAerCorrectable,
+                 K::kLinkDegraded, K::kDmaFault, K::kReads, K::kBlocked, K::kStreamBlocked,
+                 K::kKernelDoesNotEnd, K::kNotScheduled, K::kNothingLaunched, K::kCopiesSlow});
     case K::kNicGone:
       return (same_worker && is(effect.kind, {K::kAerUncorrectable, K::kAerCorrectable,
                                               K::kLinkDegraded, K::kDmaFault, K::kBlocked})) ||
@@ -1788,8 +1795,8 @@ bool Explains(const Fact& cause, const Fact& effect) {
     case K::kXid:
       return same_worker && cause.weight >= Weight::kStrong &&
              is(effect.kind, {K::kGpuHangs, K::kEccErrors, K::kEccCorrected, K::kNvlinkErrors,
-                              K::kNvlinkReplays, K::kSpins, K::kStreamBlocked,
-                              K::kKernelDoesNotEnd, K::kNotScheduled, K::kNothingLaunched});
+                              K::kNvlinkReplays, K::kSpins, K::kStreamBlocked, K::kKernelDoesNotEnd,
+                              K::kNotScheduled, K::kNothingLaunched});
     case K::kNvlinkErrors:
       return same_worker && is(effect.kind, {K::kNvlinkReplays, K::kSpins, K::kNothingLaunched});
     case K::kGpuHangs:
