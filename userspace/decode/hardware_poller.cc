@@ -21,6 +21,7 @@ constexpr uint64_t kYoungNs = 60 * kSecond;
 constexpr uint64_t kRescanNs = 10 * kSecond;
 constexpr uint64_t kGidsNs = 10 * kSecond;
 constexpr uint64_t kShmNs = 5 * kSecond;
+constexpr uint64_t kLimitsNs = 5 * kSecond;
 constexpr size_t kMaxFunctions = 256;
 constexpr size_t kMaxPorts = 64;
 constexpr size_t kMaxRemembered = 1024;  // names of devices
@@ -63,8 +64,7 @@ constexpr RowText kRows[] = {
      "poll /sys/class/infiniband/*/ports/*"},
     {"poll.limits", "how much memory may and does each process lock?",
      "poll /proc/PID/limits, /proc/PID/status"},
-    {"poll.shm", "how much room has /dev/shm of each process?",
-     "poll /proc/PID/root/dev/shm"},
+    {"poll.shm", "how much room has /dev/shm of each process?", "poll /proc/PID/root/dev/shm"},
     {"poll.memory", "does the memory cgroup reclaim or kill?",
      "poll memory.events, memory.pressure"},
 };
@@ -92,8 +92,8 @@ PolledHardware HardwarePoller::Poll(uint64_t now_ns, const std::vector<ProcessKe
   // One that has just ended is no gap in what is seen.
   for (auto it = wanted.begin(); it != wanted.end();) {
     const auto stat = ReadProcStat(proc_, it->pid);
-    const bool alive = stat && stat->start_time == it->start_time && stat->state != 'Z' &&
-                       stat->state != 'X';
+    const bool alive =
+        stat && stat->start_time == it->start_time && stat->state != 'Z' && stat->state != 'X';
     it = alive ? std::next(it) : wanted.erase(it);
   }
   for (auto it = processes_.begin(); it != processes_.end();) {
@@ -152,9 +152,8 @@ PolledHardware HardwarePoller::Poll(uint64_t now_ns, const std::vector<ProcessKe
       for (const uint32_t minor : process.gpu_minors) {
         const auto known = minors_.find(minor);
         if (known == minors_.end()) {
-          status_[kDevices].problem =
-              "/dev/nvidia" + std::to_string(minor) + " is not found in " + proc_ +
-              "/driver/nvidia/gpus";
+          status_[kDevices].problem = "/dev/nvidia" + std::to_string(minor) + " is not found in " +
+                                      proc_ + "/driver/nvidia/gpus";
           status_[kDevices].lost = "the PCIe path of that GPU";
           continue;
         }
@@ -202,6 +201,7 @@ PolledHardware HardwarePoller::Poll(uint64_t now_ns, const std::vector<ProcessKe
   }
   const std::vector<std::string> addresses = PollDevices(now_ns, gpus, nics, out);
   PollPorts(now_ns, rdma_devices, out);
+  memory_.clear();
   for (auto& [key, process] : processes_) PollProcess(now_ns, key, process, out);
   out.iommu = ReadIommuMode(sys_, addresses);
   out.peer_memory_module = ReadPeerMemoryModule(sys_);
@@ -297,7 +297,7 @@ std::vector<std::string> HardwarePoller::PollDevices(uint64_t now_ns,
     }
     if (!now) {
       if (PresenceOf(folder, address) != Presence::kAbsent) continue;  // a failed read
-      if (!known.last) continue;  // never seen: no statement
+      if (!known.last) continue;                                       // never seen: no statement
       if (known.last->present) {
         out.events.push_back(Event(now_ns, HardwareEventKind::kPciRemoved, Severity::kFatal,
                                    address, "PCI function " + address + " is gone"));
@@ -311,8 +311,8 @@ std::vector<std::string> HardwarePoller::PollDevices(uint64_t now_ns,
     PciSample sample;
     sample.address = address;
     sample.parent = parents[address];
-    sample.kind = KindOf(*now, gpus.count(address) != 0, nics.count(address) != 0,
-                         sample.parent.empty());
+    sample.kind =
+        KindOf(*now, gpus.count(address) != 0, nics.count(address) != 0, sample.parent.empty());
     sample.driver = PrintableName(now->driver);
     sample.vendor = now->vendor;
     sample.device = now->device;
@@ -372,8 +372,9 @@ std::vector<std::string> HardwarePoller::PollDevices(uint64_t now_ns,
   }
   if (no_config > 0) {
     status_[kConfig].problem = "configuration space cannot be read";
-    status_[kConfig].lost = "whether a device has fallen off the bus; MaxReadReq, relaxed "
-                            "ordering, ACS";
+    status_[kConfig].lost =
+        "whether a device has fallen off the bus; MaxReadReq, relaxed "
+        "ordering, ACS";
   } else if (short_config > 0) {
     status_[kConfig].problem = "only 64 bytes can be read: run as root, or with CAP_SYS_ADMIN";
     status_[kConfig].lost = "MaxReadReq, relaxed ordering, ACS redirect";
@@ -453,11 +454,10 @@ void HardwarePoller::PollPorts(uint64_t now_ns, const std::set<std::string>& dev
       if (!sample.state.empty()) {
         if (!port.seen_state.empty() && port.seen_state != sample.state) {
           const bool up = sample.state == "ACTIVE";
-          HardwareEvent event =
-              Event(now_ns, HardwareEventKind::kPortState,
-                    up ? Severity::kInfo : Severity::kNonFatal, sample.device,
-                    "port " + std::to_string(number) + " of " + sample.device + ": " +
-                        port.seen_state + " to " + sample.state);
+          HardwareEvent event = Event(now_ns, HardwareEventKind::kPortState,
+                                      up ? Severity::kInfo : Severity::kNonFatal, sample.device,
+                                      "port " + std::to_string(number) + " of " + sample.device +
+                                          ": " + port.seen_state + " to " + sample.state);
           event.number = number;
           out.events.push_back(std::move(event));
         }
@@ -475,9 +475,12 @@ void HardwarePoller::PollProcess(uint64_t now_ns, const ProcessKey& key, Process
   const std::string pid = "pid " + std::to_string(key.pid);
   {
     const Row row(status_[kLimits]);
-    if (const auto text = ReadSmallFile(base + "/limits", 8192)) {
-      hardware.memlock_limit = ParseMemlockLimit(*text);
+    if (now_ns >= process.next_limits_ns) {
+      const auto text = ReadSmallFile(base + "/limits", 8192);
+      process.memlock_limit = text ? ParseMemlockLimit(*text) : std::nullopt;
+      if (process.memlock_limit) process.next_limits_ns = now_ns + kLimitsNs;
     }
+    hardware.memlock_limit = process.memlock_limit;
     if (const auto text = ReadSmallFile(base + "/status", 8192)) {
       hardware.locked_bytes = ParseLockedBytes(*text);
     }
@@ -512,17 +515,19 @@ void HardwarePoller::PollProcess(uint64_t now_ns, const ProcessKey& key, Process
   const Row row(status_[kMemory]);
   const auto cgroup = ReadSmallFile(base + "/cgroup", 8192);
   if (!cgroup) return;  // it has just ended
-  const MemoryPressure memory = ReadMemoryPressure(*cgroup, sys_ + "/fs/cgroup");
+  const auto [known, added] = memory_.try_emplace(*cgroup);
+  if (added) known->second = ReadMemoryPressure(*cgroup, sys_ + "/fs/cgroup");
+  const MemoryPressure& memory = known->second;
   const auto hits = process.limit_hits.Update(memory.limit_hits);
   const auto stall = process.stall_ns.Update(memory.stall_ns);
   const auto kills = process.oom_kills.Update(memory.oom_kills);
   hardware.direct_reclaims = hits.value_or(process.limit_hits.total());
   hardware.direct_reclaim_ns = stall.value_or(process.stall_ns.total());
   if (kills && process.seen_oom_kills && *kills > *process.seen_oom_kills) {
-    HardwareEvent event = Event(now_ns, HardwareEventKind::kOomKill, Severity::kFatal, "",
-                                std::to_string(*kills - *process.seen_oom_kills) +
-                                    " processes of the memory cgroup of " + pid +
-                                    " killed for lack of memory");
+    HardwareEvent event =
+        Event(now_ns, HardwareEventKind::kOomKill, Severity::kFatal, "",
+              std::to_string(*kills - *process.seen_oom_kills) +
+                  " processes of the memory cgroup of " + pid + " killed for lack of memory");
     event.pid = key.pid;
     out.events.push_back(std::move(event));
   }

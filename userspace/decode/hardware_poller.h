@@ -26,21 +26,22 @@
 #include "userspace/decode/hardware.h"
 #include "userspace/decode/kernel_probes.h"
 #include "userspace/source/pci.h"
+#include "userspace/source/process_devices.h"
 #include "userspace/source/sysfs.h"
 
 namespace mycroft {
 
 struct PolledHardware {
-  std::vector<PciSample> pci;                        // all in use, by address
-  std::vector<NicPortSample> nics;                   // all in use, with their whole GID table
-  std::map<ProcessKey, ProcessHardware> processes;   // without rows of kernel probes
-  std::vector<HardwareEvent> events;                 // changes since the last poll
-  std::vector<ProbeSample> probes;                   // one per thing that is polled
+  std::vector<PciSample> pci;                       // all in use, by address
+  std::vector<NicPortSample> nics;                  // all in use, with their whole GID table
+  std::map<ProcessKey, ProcessHardware> processes;  // without rows of kernel probes
+  std::vector<HardwareEvent> events;                // changes since the last poll
+  std::vector<ProbeSample> probes;                  // one per thing that is polled
   std::optional<std::string> iommu;
   std::optional<bool> peer_memory_module;
-  std::vector<GpuSample> gpus;          // all in use, by address
-  std::vector<BlindSpot> blind_spots;   // in force
-  uint64_t lost_events = 0;             // cumulative
+  std::vector<GpuSample> gpus;         // all in use, by address
+  std::vector<BlindSpot> blind_spots;  // in force
+  uint64_t lost_events = 0;            // cumulative
 };
 
 class HardwarePoller {
@@ -60,8 +61,9 @@ class HardwarePoller {
     std::set<uint32_t> gpu_minors;
     std::set<std::string> computing;  // addresses of GPUs, by NVML, when it last said
     std::set<std::string> uverbs;
-    bool readable = true;          // its descriptors
-    uint64_t first_seen_ns = 0, next_scan_ns = 0, next_shm_ns = 0;
+    bool readable = true;  // its descriptors
+    uint64_t first_seen_ns = 0, next_scan_ns = 0, next_shm_ns = 0, next_limits_ns = 0;
+    std::optional<uint64_t> memlock_limit;
     std::optional<uint64_t> shm_bytes, shm_free_bytes;
     CounterTracker limit_hits, stall_ns, oom_kills;
     std::optional<uint64_t> seen_oom_kills;
@@ -96,6 +98,7 @@ class HardwarePoller {
   GpuHealth gpu_health_;
   std::map<std::string, GpuLinkSample> gpu_links_;  // of this poll
   std::map<ProcessKey, Process> processes_;
+  std::map<std::string, MemoryPressure> memory_;  // by text of the cgroup file; of this poll
   std::map<uint32_t, std::string> minors_;        // of GPUs; kept when a device is gone
   std::map<std::string, std::string> verbs_;      // uverbs to RDMA device; kept, too
   std::map<std::string, std::string> rdma_pci_;   // RDMA device to PCI function; kept, too

@@ -73,8 +73,8 @@ struct Gpu {
   uint64_t next_find_ns = 0, find_wait_ns = 0;
   uint64_t next_read_ns = 0;
   bool was_still = false;
-  bool denied = false;          // its level cannot be changed
-  uint64_t armed_until_ns = 0;  // as requested; 0: not
+  bool denied = false;            // its level cannot be changed
+  uint64_t armed_until_ns = 0;    // as requested; 0: not
   uint64_t sampled_until_ns = 0;  // its turn of records lasts; 0: it is not its turn
   GpuWorkSampler sampler;
   std::optional<GpuWorkSample> last;
@@ -137,7 +137,8 @@ class LiveSourceImpl final : public LiveSource {
     uint64_t now = options_.now_ns ? options_.now_ns() : MonotonicNs();
     if (now >= next_scan_ns_) {
       Scan(now);
-      next_scan_ns_ = now + options_.scan_interval_ns;
+      // Listing all processes is what costs; once a job is there, others may come later.
+      next_scan_ns_ = now + (tracked_.empty() ? 1 : 2) * options_.scan_interval_ns;
     }
     if (options_.gpu_sampling_ns != 0) SampleActivity(now);
     Snapshot snapshot;
@@ -151,8 +152,13 @@ class LiveSourceImpl final : public LiveSource {
       hardware = hardware_->Sample(now, Watched());
       snapshot.hardware = std::move(hardware.host);
     }
+    std::vector<const ProcStatFile*> stats;
+    for (const auto& [key, process] : tracked_) stats.push_back(&process->stat);
+    const std::vector<bool> runs = ProcStatFile::CertainlyRun(stats);
+    throttles_.clear();
+    size_t index = 0;
     for (auto it = tracked_.begin(); it != tracked_.end();) {
-      const bool gone = Gone(*it->second);
+      const bool gone = !runs[index++] && Gone(*it->second);
       ProcessSample sample;
       bool changed = SampleProcess(*it->second, now, gone, &sample);
       if (auto found = hardware.processes.find(it->first); found != hardware.processes.end()) {
@@ -212,7 +218,6 @@ class LiveSourceImpl final : public LiveSource {
 
  private:
   static bool Gone(const Tracked& process) {
-    if (process.stat.CertainlyRuns()) return false;
     const auto stat = process.stat.Read();
     return !stat || stat->start_time != process.key.start_time || stat->state == 'Z' ||
            stat->state == 'X';
@@ -607,8 +612,13 @@ class LiveSourceImpl final : public LiveSource {
     }
     // Threads may sit in different groups (v1): the sum over the groups.
     for (const std::string& folder : folders) {
-      auto text = ReadSmallFile(folder + "/cpu.stat", 4096);
-      auto stat = text ? ParseCpuStat(*text) : std::nullopt;
+      // Ranks often share a group: each is read once in a sample.
+      auto [known, added] = throttles_.try_emplace(folder);
+      std::optional<CpuStat>& stat = known->second;
+      if (added) {
+        const auto text = ReadSmallFile(folder + "/cpu.stat", 4096);
+        if (text) stat = ParseCpuStat(*text);
+      }
       if (!stat) continue;
       host.throttled_ns += stat->throttled_ns;
       host.throttled_periods += stat->throttled_periods;
@@ -688,6 +698,7 @@ class LiveSourceImpl final : public LiveSource {
   std::unique_ptr<HardwareSource> hardware_;
   uint64_t next_tick_ns_ = 0;
   uint64_t next_scan_ns_ = 0;
+  std::map<std::string, std::optional<CpuStat>> throttles_;  // by folder, of this sample
   std::map<ProcessKey, std::unique_ptr<Tracked>> tracked_;
   std::map<uint32_t, Candidate> candidates_;  // by pid: processes without a board
   std::map<ProcessKey, std::string> unusable_;

@@ -25,13 +25,14 @@ std::optional<uint64_t> ParseU64(std::string_view text, int base = 10) {
   return value;
 }
 
-// Views into `text`. By hand: this runs for every process on the host, and a stream is slow
-// to make.
-std::vector<std::string_view> Words(std::string_view text) {
+// Views into `text`, the first `limit` words. By hand: this runs for every process on the
+// host, and a stream is slow to make.
+std::vector<std::string_view> Words(std::string_view text, size_t limit = SIZE_MAX) {
   std::vector<std::string_view> words;
-  words.reserve(64);  // more than /proc/PID/stat has
+  words.reserve(std::min<size_t>(limit, 64));  // more than /proc/PID/stat has
   constexpr std::string_view kSpace = " \t\n\v\f\r";
-  for (size_t at = text.find_first_not_of(kSpace); at != std::string_view::npos;) {
+  for (size_t at = text.find_first_not_of(kSpace);
+       at != std::string_view::npos && words.size() < limit;) {
     const size_t end = std::min(text.find_first_of(kSpace, at), text.size());
     words.push_back(text.substr(at, end - at));
     at = text.find_first_not_of(kSpace, end);
@@ -94,8 +95,8 @@ std::optional<ProcStat> ParseProcStat(std::string_view text) {
       close_paren < open_paren) {
     return std::nullopt;
   }
-  const std::vector<std::string_view> fields = Words(text.substr(close_paren + 1));
   // fields[0] is field 3 of proc(5); start time is field 22.
+  const std::vector<std::string_view> fields = Words(text.substr(close_paren + 1), 20);
   if (fields.size() < 20 || fields[0].size() != 1) return std::nullopt;
   auto parent = ParseU64(fields[1]);
   auto major = ParseU64(fields[9]);
@@ -156,10 +157,14 @@ ProcStatFile::~ProcStatFile() {
   if (pidfd_ >= 0) close(pidfd_);
 }
 
-bool ProcStatFile::CertainlyRuns() const {
-  if (pidfd_ < 0) return false;
-  pollfd ended{pidfd_, POLLIN, 0};
-  return poll(&ended, 1, 0) == 0;
+std::vector<bool> ProcStatFile::CertainlyRun(const std::vector<const ProcStatFile*>& files) {
+  std::vector<bool> runs(files.size());
+  std::vector<pollfd> ended;
+  ended.reserve(files.size());
+  for (const ProcStatFile* file : files) ended.push_back({file->pidfd_, POLLIN, 0});
+  if (poll(ended.data(), ended.size(), 0) < 0) return runs;
+  for (size_t i = 0; i < files.size(); ++i) runs[i] = ended[i].fd >= 0 && ended[i].revents == 0;
+  return runs;
 }
 
 std::optional<ProcStat> ProcStatFile::Read() const { return ReadProcStat(fd_); }
@@ -197,18 +202,21 @@ std::vector<std::string> CgroupFolders(const std::string& cgroup_text,
                                        const std::string& controller,
                                        const std::string& cgroup_root) {
   std::vector<std::string> folders;
-  std::istringstream in(cgroup_text);
-  for (std::string line; std::getline(in, line);) {
-    size_t first = line.find(':');
-    size_t second = line.find(':', first == std::string::npos ? first : first + 1);
+  const std::string wanted = "," + controller + ",";
+  for (size_t at = 0; at < cgroup_text.size();) {
+    const size_t end = std::min(cgroup_text.find('\n', at), cgroup_text.size());
+    const std::string line = cgroup_text.substr(at, end - at);
+    at = end + 1;
+    const size_t first = line.find(':');
+    const size_t second = line.find(':', first == std::string::npos ? first : first + 1);
     if (second == std::string::npos) continue;
-    std::string controllers = line.substr(first + 1, second - first - 1);
-    std::string path = line.substr(second + 1);
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const std::string path = line.substr(second + 1);
     if (path.find("..") != std::string::npos) continue;
     if (controllers.empty()) {
       folders.push_back(cgroup_root + path);
       folders.push_back(cgroup_root + "/unified" + path);
-    } else if (("," + controllers + ",").find("," + controller + ",") != std::string::npos) {
+    } else if (("," + controllers + ",").find(wanted) != std::string::npos) {
       folders.push_back(cgroup_root + "/" + controller + path);
       folders.push_back(cgroup_root + "/" + controllers + path);
     }
@@ -219,10 +227,10 @@ std::vector<std::string> CgroupFolders(const std::string& cgroup_text,
 std::optional<CpuStat> ParseCpuStat(const std::string& text) {
   CpuStat stat;
   bool found = false;
-  std::istringstream in(text);
-  std::string key, value;
-  while (in >> key >> value) {
-    auto number = ParseU64(value);
+  const std::vector<std::string_view> words = Words(text);
+  for (size_t i = 0; i + 1 < words.size(); i += 2) {
+    const std::string_view key = words[i];
+    auto number = ParseU64(words[i + 1]);
     if (!number) return std::nullopt;
     if (key == "nr_throttled") {
       stat.throttled_periods = *number;

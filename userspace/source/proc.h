@@ -46,9 +46,9 @@ class ProcStatFile {
   ProcStatFile& operator=(const ProcStatFile&) = delete;
   // nullopt: the process is gone, or its line cannot be read.
   std::optional<ProcStat> Read() const;
-  // True: the kernel says that the process has not ended. False: it has, or only Read can
-  // tell. A tenth of the cost of Read.
-  bool CertainlyRuns() const;
+  // Of each: true: the kernel says that the process has not ended; false: it has, or only
+  // Read can tell. One system call for all.
+  static std::vector<bool> CertainlyRun(const std::vector<const ProcStatFile*>& files);
 
  private:
   int fd_;

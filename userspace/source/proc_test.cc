@@ -297,22 +297,22 @@ TEST(ProcStatFile, MeansOneProcessAndSeesItsEnd) {
   }
   close(go[0]);
   const ProcStatFile file("/proc", static_cast<uint32_t>(pid));
-  EXPECT_TRUE(file.CertainlyRuns());
+  EXPECT_TRUE(ProcStatFile::CertainlyRun({&file})[0]);
   ASSERT_TRUE(file.Read());
   EXPECT_EQ(file.Read()->parent, static_cast<uint32_t>(getpid()));
   close(go[1]);
   siginfo_t info;
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT), 0);
-  EXPECT_FALSE(file.CertainlyRuns());
+  EXPECT_FALSE(ProcStatFile::CertainlyRun({&file})[0]);
   EXPECT_EQ(file.Read()->state, 'Z');
   ASSERT_EQ(waitpid(pid, nullptr, 0), pid);
-  EXPECT_FALSE(file.CertainlyRuns());
+  EXPECT_FALSE(ProcStatFile::CertainlyRun({&file})[0]);
   EXPECT_FALSE(file.Read());
 }
 
 TEST(ProcStatFile, NoSuchProcess) {
   const ProcStatFile file("/proc", 0x3fffff);
-  EXPECT_FALSE(file.CertainlyRuns());
+  EXPECT_FALSE(ProcStatFile::CertainlyRun({&file})[0]);
   EXPECT_FALSE(file.Read());
 }
 

@@ -158,6 +158,8 @@ class Writer : public RecordingWriter {
   absl::Status DropOld(std::deque<Group> groups, size_t* dropped);
   bool TooOld(const Group& group) const;
   void LoseWaiting();
+  absl::StatusOr<Statement*> Prepared(const char* sql);
+  absl::Status RunPrepared(const char* sql);
   void Rollback() {
     if (sqlite3_get_autocommit(db_.get()) == 0) (void)Execute(db_.get(), "ROLLBACK");
   }
@@ -166,6 +168,8 @@ class Writer : public RecordingWriter {
   std::string path_;
   RecordingOptions options_;
   Database db_;
+  // What is run each second, prepared once; the keys are literals.
+  std::map<std::string_view, Statement> statements_;
   SnapshotEncoder encoder_;
 
   std::vector<Snapshot> pending_;
@@ -409,21 +413,35 @@ absl::Status Writer::Commit() {
   return encoded;
 }
 
+// Valid until the writer is gone. Reset after each Run().
+absl::StatusOr<Statement*> Writer::Prepared(const char* sql) {
+  auto known = statements_.find(sql);
+  if (known == statements_.end()) {
+    absl::StatusOr<Statement> statement = Statement::Prepare(db_.get(), sql);
+    if (!statement.ok()) return statement.status();
+    known = statements_.emplace(sql, *std::move(statement)).first;
+  }
+  return &known->second;
+}
+
+absl::Status Writer::RunPrepared(const char* sql) {
+  absl::StatusOr<Statement*> statement = Prepared(sql);
+  return statement.ok() ? (*statement)->Run() : statement.status();
+}
+
 absl::Status Writer::WriteAll(size_t* dropped_groups) {
-  sqlite3* const db = db_.get();
-  RETURN_IF_ERROR(Execute(db, "BEGIN IMMEDIATE"));
+  RETURN_IF_ERROR(RunPrepared("BEGIN IMMEDIATE"));
   for (const Host& host : hosts_) {
     if (host.id <= stored_hosts_) continue;
-    absl::StatusOr<Statement> insert =
-        Statement::Prepare(db, "INSERT INTO host VALUES(?1, ?2, ?3)");
+    absl::StatusOr<Statement*> insert = Prepared("INSERT INTO host VALUES(?1, ?2, ?3)");
     if (!insert.ok()) return insert.status();
-    insert->Bind(1, host.id);
-    insert->BindText(2, host.name);
-    insert->BindText(3, host.host_id);
-    RETURN_IF_ERROR(insert->Run());
+    (*insert)->Bind(1, host.id);
+    (*insert)->BindText(2, host.name);
+    (*insert)->BindText(3, host.host_id);
+    RETURN_IF_ERROR((*insert)->Run());
   }
-  absl::StatusOr<Statement> insert = Statement::Prepare(
-      db, "INSERT INTO batch VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)");
+  absl::StatusOr<Statement*> insert =
+      Prepared("INSERT INTO batch VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)");
   if (!insert.ok()) return insert.status();
   for (const Batch& batch : waiting_) {
     const auto crc = crc32(0, reinterpret_cast<const Bytef*>(batch.payload.data()),
@@ -438,36 +456,34 @@ absl::Status Writer::WriteAll(size_t* dropped_groups) {
                                Signed(batch.snapshots),
                                Signed(batch.raw_bytes),
                                static_cast<int64_t>(crc)};
-    for (int i = 0; i < 10; ++i) insert->Bind(i + 1, numbers[i]);
-    insert->BindBlob(11, batch.payload);
-    RETURN_IF_ERROR(insert->Run());
+    for (int i = 0; i < 10; ++i) (*insert)->Bind(i + 1, numbers[i]);
+    (*insert)->BindBlob(11, batch.payload);
+    RETURN_IF_ERROR((*insert)->Run());
   }
   for (const auto& [id, json] : changed_incidents_) {
-    absl::StatusOr<Statement> put =
-        Statement::Prepare(db, "INSERT OR REPLACE INTO incident VALUES(?1, ?2)");
+    absl::StatusOr<Statement*> put = Prepared("INSERT OR REPLACE INTO incident VALUES(?1, ?2)");
     if (!put.ok()) return put.status();
-    put->Bind(1, Signed(id));
-    put->BindText(2, json);
-    RETURN_IF_ERROR(put->Run());
+    (*put)->Bind(1, Signed(id));
+    (*put)->BindText(2, json);
+    RETURN_IF_ERROR((*put)->Run());
   }
   for (const auto& [host, text] : clocks_) {
-    absl::StatusOr<Statement> put =
-        Statement::Prepare(db, "INSERT OR REPLACE INTO meta VALUES(?1, ?2)");
+    absl::StatusOr<Statement*> put = Prepared("INSERT OR REPLACE INTO meta VALUES(?1, ?2)");
     if (!put.ok()) return put.status();
     const std::string key = store_internal::kClockPrefix + host;  // must outlive Run
-    put->BindText(1, key);
-    put->BindText(2, text);
-    RETURN_IF_ERROR(put->Run());
+    (*put)->BindText(1, key);
+    (*put)->BindText(2, text);
+    RETURN_IF_ERROR((*put)->Run());
   }
   if (lost_ > 0) {
-    absl::StatusOr<Statement> update =
-        Statement::Prepare(db, "UPDATE meta SET value=?1 WHERE key='snapshots_lost'");
+    absl::StatusOr<Statement*> update =
+        Prepared("UPDATE meta SET value=?1 WHERE key='snapshots_lost'");
     if (!update.ok()) return update.status();
-    update->Bind(1, Signed(lost_stored_ + lost_));
-    RETURN_IF_ERROR(update->Run());
+    (*update)->Bind(1, Signed(lost_stored_ + lost_));
+    RETURN_IF_ERROR((*update)->Run());
   }
   RETURN_IF_ERROR(DropOld(groups_, dropped_groups));
-  return Execute(db, "COMMIT");
+  return RunPrepared("COMMIT");
 }
 
 bool Writer::TooOld(const Group& group) const {

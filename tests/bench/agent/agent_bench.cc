@@ -43,7 +43,7 @@ constexpr uint64_t kMs = 1'000'000;
 constexpr uint64_t kSecond = 1000 * kMs;
 constexpr int kProcesses = 8;
 constexpr int kComms = 4;
-constexpr int kChannels = 8;          // 16 flows on each communicator
+constexpr int kChannels = 8;  // 16 flows on each communicator
 constexpr uint64_t kSeconds = 10;
 
 // The training process of `rank`, an operation every `every_ns`; does not return.
@@ -241,6 +241,25 @@ void BM_Agent(benchmark::State& state) {
   }
   std::filesystem::remove_all(folder);
 }
+// The yardstick, in the same run: what it costs on this machine to wake up as often and to
+// read a quarter MiB, about what a sample touches, after whatever else runs here had the
+// caches for 100 ms.
+void BM_WakeUps(benchmark::State& state) {
+  std::vector<uint64_t> touched(256 * 1024 / sizeof(uint64_t));
+  for (auto _ : state) {
+    const double cpu = CpuSeconds();
+    uint64_t sum = 0;
+    for (uint64_t tick = 0; tick < 10 * kSeconds; ++tick) {
+      const timespec pause{0, static_cast<long>(100 * kMs)};
+      nanosleep(&pause, nullptr);
+      for (size_t i = 0; i < touched.size(); i += 8) sum += ++touched[i];  // each cache line
+    }
+    benchmark::DoNotOptimize(sum);
+    state.counters["core_percent"] = 100 * (CpuSeconds() - cpu) / kSeconds;
+  }
+}
+BENCHMARK(BM_WakeUps)->Iterations(1)->UseRealTime()->Unit(benchmark::kSecond);
+
 BENCHMARK(BM_Agent)
     ->ArgNames({"store", "ops_per_s", "probes"})
     ->Args({1, 20, 0})
