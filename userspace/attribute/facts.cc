@@ -1847,6 +1847,15 @@ std::vector<const Port*> PortsOf(const HardwareModel& hardware, const Worker& wo
     if (port == nullptr || std::find(ports.begin(), ports.end(), port) != ports.end()) continue;
     ports.push_back(port);
   }
+  if (!process->qps.empty() || process->now.rdma_devices.size() != 1) return ports;
+  // Its queue pairs are not seen, but there is no choice: NCCL opens all devices that it may
+  // use.
+  const HostHardware* host = hardware.FindHost(worker.host);
+  if (host == nullptr) return ports;
+  for (const auto& [place, port] : host->ports) {
+    if (place.first == process->now.rdma_devices[0]) ports.push_back(&port);
+  }
+  if (ports.size() > 1) ports.clear();
   return ports;
 }
 

@@ -122,7 +122,8 @@ bool Explains(const Fact& cause, const Fact& effect);
 
 // The GPU of a worker when its process has exactly one open; empty: not known.
 std::string GpuOf(const HardwareModel& hardware, const Worker& worker);
-// Ports that the queue pairs of a worker's process use (flush loops included).
+// Ports that the queue pairs of a worker's process use (flush loops included). Where no queue
+// pair is seen (no probes): the port of the only RDMA device that it has open, if it is one.
 std::vector<const Port*> PortsOf(const HardwareModel& hardware, const Worker& worker);
 std::string PortName(const Port& port);  // "mlx5_0/1"
 // Bytes over the link of a device: as it counts them, else what its port, or for a

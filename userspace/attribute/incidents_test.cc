@@ -957,6 +957,13 @@ TEST_F(GpuWork, SlowKernelsAreGpu) {
       "the compute kernels of rank 2 take 3.0 times as long as before; those of 3 other ranks 1.0 "
       "times");
   EXPECT_THAT(Last().summary, HasSubstr("its compute kernels take 3.0 times as long"));
+  EXPECT_EQ(View().gpu_watched, 4u);
+  EXPECT_EQ(View().gpu_recorded, 4u);
+  hw().GpuWork(0).state = MC_GPU_WATCHING;  // its time is over
+  hw().GpuWork(1).state = MC_GPU_TAKEN;
+  Train(150, Costs(4));  // GPU boards are sampled once a second
+  EXPECT_EQ(View().gpu_watched, 3u);
+  EXPECT_EQ(View().gpu_recorded, 2u);
 }
 
 TEST_F(GpuWork, LateRankWithSlowKernelsIsGpu) {

@@ -1183,6 +1183,12 @@ JobView Pipeline::View() const {
     for (const auto& [probe, sample] : host.probes) {
       if (names.insert(probe).second) view.probes.push_back(sample);
     }
+    for (const auto& [key, process] : host.processes) {
+      if (!process.gpu_work || process.exited_ns != 0) continue;
+      const bool recorded = process.gpu_work->state == MC_GPU_ARMED;
+      view.gpu_watched += recorded || process.gpu_work->state == MC_GPU_WATCHING ? 1 : 0;
+      view.gpu_recorded += recorded ? 1 : 0;
+    }
   }
   return view;
 }

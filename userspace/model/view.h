@@ -66,6 +66,9 @@ struct JobView {
   std::vector<BlindSpot> blind_spots;
   std::vector<DeviceView> devices;  // of all hosts
   std::vector<ProbeSample> probes;  // of all hosts, by name; the first host's text
+  // Processes whose GPU is watched through CUPTI, and those of them of which each kernel is
+  // recorded, which costs them time.
+  uint32_t gpu_watched = 0, gpu_recorded = 0;
 };
 
 // "AllReduce", "send: waits for the GPU", ...; never null.

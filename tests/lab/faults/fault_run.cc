@@ -13,14 +13,25 @@
 // MYCROFT_NVML=LIBRARY: the GPUs of the ranks as this stand-in libnvidia-ml tells them;
 // MYCROFT_NVML_FAULT="RANK KEY VALUE[,KEY VALUE...]" changes what it says of one of them when
 // the fault begins.
+// MYCROFT_MACHINE=1: the ranks run on a machine of files, where each has a GPU and a NIC of
+// its own below a root port of its own (class Machine); needs root. MYCROFT_MACHINE_FAULT is
+// what becomes of it when the fault begins: "link RANK SPEED", the link of the GPU; "pauses
+// RANK", whose NIC asks the network to pause while its PCIe path carries all it can.
+// MYCROFT_EXPECT_CULPRIT="RANK COMPONENT" is right in place of what the job says, where the
+// lab can make only the symptom.
 // MYCROFT_KEEP_RECORDING=FILE keeps the recording and writes FILE.json, the verdict.
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -28,12 +39,14 @@
 #include <set>
 #include <sstream>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "userspace/attribute/pipeline.h"
 #include "userspace/base/clock.h"
 #include "userspace/decode/live_source.h"
 #include "userspace/report/verdict.h"
+#include "userspace/source/testing/fixture_host.h"
 #include "userspace/source/testing/nvml_script.h"
 #include "userspace/store/recording.h"
 
@@ -42,6 +55,14 @@ namespace {
 
 constexpr double kStuckVerdictSeconds = 3.0;
 constexpr size_t kSlowVerdictIterations = 5;
+constexpr int kRanks = 4;  // where GPUs or a machine are made for them
+constexpr const char* kDevices = "/dev/infiniband";
+
+// Of the environment; nullptr: not set, or empty.
+const char* Setting(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && value[0] != 0 ? value : nullptr;
+}
 
 std::string Describe(const Incident& incident, uint64_t zero) {
   auto seconds = [&](uint64_t t) {
@@ -89,6 +110,12 @@ std::string Judge(const nlohmann::json& truth, const std::vector<Incident>& inci
   std::set<std::pair<int, std::string>> wanted, named;
   for (const auto& c : truth["expected"]["culprits"])
     wanted.emplace(c["rank"].get<int>(), c["component"].get<std::string>());
+  if (const char* instead = Setting("MYCROFT_EXPECT_CULPRIT")) {
+    std::istringstream words(instead);
+    std::pair<int, std::string> culprit;
+    words >> culprit.first >> culprit.second;
+    wanted = {culprit};
+  }
   if (incidents.empty()) return "nothing was found";
   const Incident* main = nullptr;
   for (const Incident& incident : incidents) {
@@ -124,8 +151,8 @@ std::string Judge(const nlohmann::json& truth, const std::vector<Incident>& inci
 }
 
 std::string JudgeEvidence(const std::vector<Incident>& incidents) {
-  const char* expected = std::getenv("MYCROFT_EXPECT_EVIDENCE");
-  if (expected == nullptr || expected[0] == 0) return "";
+  const char* expected = Setting("MYCROFT_EXPECT_EVIDENCE");
+  if (expected == nullptr) return "";
   bool said = false;
   for (const Incident& incident : incidents) {
     said |= incident.summary.find(expected) != std::string::npos;
@@ -137,19 +164,43 @@ std::string JudgeEvidence(const std::vector<Incident>& incidents) {
   return said ? "" : std::string("the evidence does not say \"") + expected + "\"";
 }
 
+std::string BusAddress(int bus) {
+  char address[32];
+  std::snprintf(address, sizeof(address), "0000:%02x:00.0", static_cast<unsigned>(bus));
+  return address;
+}
+// Of rank 0; the next is rank 1's. That of the GPU is as the lab's driver says.
+constexpr int kGpuBus = 0x40, kNicBus = 0x50;
+
+// Whether the job has said in its log that the fault begins.
+bool FaultBegins(const std::string& log) {
+  std::ifstream said(log);
+  for (std::string line; std::getline(said, line);) {
+    if (line.find(" begins") != std::string::npos) return true;
+  }
+  return false;
+}
+
 // The GPUs of the ranks for NVML: healthy, until the fault begins.
 class Gpus {
  public:
   // `log`: what the job prints.
   Gpus(int ranks, std::string log) : log_(std::move(log)), pids_(static_cast<size_t>(ranks)) {
     for (int rank = 0; rank < ranks; ++rank) {
-      char bus[32];  // as the lab's driver says
-      std::snprintf(bus, sizeof(bus), "00000000:%02X:00.0", 0x40 + rank);
-      script_.AddGpu(static_cast<uint32_t>(rank), bus);
+      script_.AddGpu(static_cast<uint32_t>(rank), "0000" + BusAddress(kGpuBus + rank));
     }
     script_.Write();
   }
   void See(const Snapshot& snapshot) {
+    // Data over PCIe, or nobody could say of a link that it is slow under load.
+    if (snapshot.t_ns >= next_ns_) {
+      next_ns_ = snapshot.t_ns + 200'000'000;
+      for (size_t rank = 0; rank < pids_.size(); ++rank) {
+        script_.Set(static_cast<uint32_t>(rank), "pcie_rx", snapshot.t_ns * 5);  // 5 GB/s
+        script_.Set(static_cast<uint32_t>(rank), "pcie_tx", snapshot.t_ns * 5);
+      }
+      script_.Write();
+    }
     if (!seen_) {
       for (const ProcessSample& process : snapshot.processes) {
         for (const CommSample& comm : process.comms) {
@@ -166,13 +217,8 @@ class Gpus {
       }
       script_.Write();
     }
-    const char* fault = std::getenv("MYCROFT_NVML_FAULT");
-    if (fault == nullptr || fault[0] == 0 || broken_) return;
-    std::ifstream said(log_);
-    for (std::string line; !broken_ && std::getline(said, line);) {
-      broken_ = line.find(" begins") != std::string::npos;
-    }
-    if (!broken_) return;
+    const char* fault = Setting("MYCROFT_NVML_FAULT");
+    if (fault == nullptr || broken_ || !(broken_ = FaultBegins(log_))) return;
     std::istringstream words(fault);
     uint32_t rank = 0;
     words >> rank;
@@ -189,9 +235,99 @@ class Gpus {
   NvmlScript script_;
   std::string log_;
   std::vector<uint32_t> pids_;  // by rank
+  uint64_t next_ns_ = 0;
   bool seen_ = false;
   bool broken_ = false;
 };
+
+// PCIe and NICs of the ranks, as sysfs shows them: links at full speed, and data that moves
+// at 5 GB/s, until the fault begins.
+class Machine {
+ public:
+  Machine(int ranks, std::string log) : log_(std::move(log)), moved_(static_cast<size_t>(ranks)) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      for (const auto& [port, end, kind] :
+           {std::tuple{0x10, kGpuBus, "0x030200"}, std::tuple{0x20, kNicBus, "0x020000"}}) {
+        const std::string root = BusAddress(port + rank);
+        host_.AddPci({root}, "0x060400", kGen5, "16", kGen5, "16",
+                     FixtureHost::Config(0x8086, 0x352a, 4, 2, true, false));
+        host_.AddPci({root, BusAddress(end + rank)}, kind, kGen5, "16", kGen5, "16",
+                     FixtureHost::Config(0x10de, 0x2330, 0, 5, true, false));
+      }
+      const std::string number = std::to_string(rank);
+      host_.AddRdma("mlx5_" + number, "uverbs" + number,
+                    "bus/pci/devices/" + BusAddress(kNicBus + rank), "eth" + number);
+      host_.Write(Port(rank) + "rate", "800 Gb/sec (8X XDR)\n");
+    }
+  }
+  std::string sys() const { return host_.sys(); }
+
+  void See(const Snapshot& snapshot) {
+    const char* fault = Setting("MYCROFT_MACHINE_FAULT");
+    if (fault != nullptr && !broken_ && (broken_ = FaultBegins(log_))) {
+      std::istringstream words(fault);
+      std::string kind, speed;
+      int rank = 0;
+      words >> kind >> rank;
+      if (kind == "link") {
+        std::getline(words >> std::ws, speed);
+        SetLink(0x10 + rank, speed);
+        SetLink(kGpuBus + rank, speed);
+      } else {
+        pauses_ = rank;
+      }
+    }
+    const double seconds = last_ns_ == 0 ? 0 : static_cast<double>(snapshot.t_ns - last_ns_) / 1e9;
+    last_ns_ = snapshot.t_ns;
+    for (size_t i = 0; i < moved_.size(); ++i) {
+      const int rank = static_cast<int>(i);
+      Moved& moved = moved_[i];
+      moved.bytes += 1e9 * (rank == pauses_ ? 58 : 5) * seconds;
+      if (rank == pauses_) moved.pauses += 5000 * seconds;
+      const auto number = [](double value) {
+        return std::to_string(static_cast<uint64_t>(value)) + "\n";
+      };
+      host_.Write(Port(rank) + "counters/port_xmit_data", number(moved.bytes / 4));
+      host_.Write(Port(rank) + "counters/port_rcv_data", number(moved.bytes / 4));
+      host_.Write(Port(rank) + "hw_counters/tx_prio3_pause", number(moved.pauses));
+    }
+  }
+
+ private:
+  static constexpr const char* kGen5 = "32.0 GT/s PCIe";
+  static std::string Port(int rank) {
+    return "sys/class/infiniband/mlx5_" + std::to_string(rank) + "/ports/1/";
+  }
+  // Links of the bridge above, too: a link has one speed.
+  void SetLink(int bus, const std::string& speed) {
+    const std::string folder = host_.PciFolder(BusAddress(bus));
+    host_.Write(folder + "current_link_speed", speed + "\n");
+  }
+
+  struct Moved {
+    double bytes = 0, pauses = 0;
+  };
+  FixtureHost host_;
+  std::string log_;
+  std::vector<Moved> moved_;  // by rank
+  uint64_t last_ns_ = 0;
+  int pauses_ = -1;
+  bool broken_ = false;
+};
+
+// In the job's process: a folder of devices that only the job sees, with one for each rank.
+// False: not allowed.
+bool EnterMachine() {
+  if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) {
+    return false;
+  }
+  if (mkdir(kDevices, 0755) != 0 && errno != EEXIST) return false;
+  if (mount("devices", kDevices, "tmpfs", 0, nullptr) != 0) return false;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    std::ofstream(std::string(kDevices) + "/uverbs" + std::to_string(rank)) << "";
+  }
+  return true;
+}
 
 struct Job {
   pid_t pid = -1;
@@ -207,6 +343,10 @@ pid_t Start(const std::vector<std::string>& command, const std::string& plugin,
   int fd = open(output.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
   dup2(fd, 1);
   dup2(fd, 2);
+  if (Setting("MYCROFT_MACHINE") != nullptr && !EnterMachine()) {
+    std::fprintf(stderr, "lab_fault_run: no devices of its own: %s\n", std::strerror(errno));
+    _exit(126);
+  }
   std::vector<char*> argv;
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
@@ -221,6 +361,9 @@ std::string RunOnce(int argc, char** argv, const std::filesystem::path& folder) 
     std::filesystem::remove(recording + suffix, ignored);
   std::vector<std::string> command = {argv[1], "job", "--truth", truth_file};
   for (int i = 3; i < argc; ++i) command.push_back(argv[i]);
+  if (Setting("MYCROFT_MACHINE") != nullptr) {
+    command.insert(command.end(), {"--keep-open", std::string(kDevices) + "/uverbs{rank}"});
+  }
   Job job;
   job.pid = Start(command, argv[2], folder / "job.log");
   if (job.pid < 0) return "cannot start the job";
@@ -228,8 +371,13 @@ std::string RunOnce(int argc, char** argv, const std::filesystem::path& folder) 
   LiveOptions options;
   options.pids = {static_cast<uint32_t>(job.pid)};
   std::optional<Gpus> gpus;
+  std::optional<Machine> machine;
+  if (Setting("MYCROFT_MACHINE") != nullptr) {
+    machine.emplace(kRanks, folder / "job.log");
+    options.sys_root = machine->sys();
+  }
   if (const char* nvml = std::getenv("MYCROFT_NVML")) {
-    gpus.emplace(4, folder / "job.log");
+    gpus.emplace(kRanks, folder / "job.log");
     options.gpu_health.nvml_library = nvml;
     options.gpu_health.all_gpus = true;
   }
@@ -248,6 +396,7 @@ std::string RunOnce(int argc, char** argv, const std::filesystem::path& folder) 
     auto snapshot = (*source)->Next();
     if (!snapshot.ok() || !*snapshot) return "the live source ended";
     if (gpus) gpus->See(**snapshot);
+    if (machine) machine->See(**snapshot);
     live.Feed(**snapshot);
     if (auto status = (*writer)->Append(**snapshot); !status.ok())
       return std::string(status.message());

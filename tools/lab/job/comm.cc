@@ -436,8 +436,7 @@ void Api::Launch(Communicator* comm) {
   } else {
     BuildRing(comm, &tasks_.front(), &kernel);
   }
-  kernel.name =
-      p2p ? "ncclDevKernel_SendRecv" : "ncclDevKernel_AllReduce_Sum_f32_RING_SIMPLE";
+  kernel.name = p2p ? "ncclDevKernel_SendRecv" : "ncclDevKernel_AllReduce_Sum_f32_RING_SIMPLE";
   kernel.ring_proxy = [proxy = comm->proxy_.get()] { proxy->Ring(); };
   for (Block& block : kernel.blocks) {
     block.times = comm->times_[block.channel].get();

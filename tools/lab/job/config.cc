@@ -309,6 +309,7 @@ nlohmann::json ToJson(const JobConfig& c) {
           {"api", c.profiler_api},
           {"seed", c.seed},
           {"socket_buffer", c.socket_buffer},
+          {"keep_open", c.keep_open},
           {"transport", static_cast<int>(c.transport)},
           {"ib",
            {{"devices", c.ib_devices},
@@ -362,6 +363,7 @@ absl::StatusOr<JobConfig> ConfigFromJson(const nlohmann::json& j) {
     c.profiler_api = j.at("api");
     c.seed = j.at("seed");
     c.socket_buffer = j.at("socket_buffer");
+    c.keep_open = j.at("keep_open");
     c.transport = static_cast<Transport>(j.at("transport").get<int>());
     const nlohmann::json& ib = j.at("ib");
     c.ib_devices = ib.at("devices").get<std::vector<std::string>>();

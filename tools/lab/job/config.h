@@ -51,6 +51,7 @@ struct JobConfig {
   int profiler_api = 0;  // 0: the newest that the plugin exports
   uint64_t seed = 1;
   int64_t socket_buffer = 128 << 10;  // SO_SNDBUF and SO_RCVBUF; 0: the system's choice
+  std::string keep_open;  // a file that each rank holds open; "{rank}" is its number
   Transport transport = Transport::kTcp;
   std::vector<std::string> ib_devices;  // rank i uses device i modulo their number
   VerbsOptions ib;

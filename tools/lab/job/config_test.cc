@@ -129,6 +129,7 @@ TEST(ConfigTest, JsonRoundTrip) {
   config.uneven_p2p = true;
   config.seed = 99;
   config.plugin = "/x/y.so";
+  config.keep_open = "/dev/infiniband/uverbs{rank}";
   config.plugin_given = true;
   config.transport = Transport::kVerbs;
   config.ib_devices = *ParseDevices("rxeA,rxeB");

@@ -149,6 +149,9 @@ void AddJobCommand(CLI::App& app, int* exit_code) {
       ->transform(
           CLI::CheckedTransformer(std::map<std::string, bool>{{"on", true}, {"off", false}}));
   job->add_flag("--ib-spin", c.ib_spin, "Progress threads never sleep while there is work");
+  job->add_option("--keep-open", c.keep_open,
+                  "File that each rank holds open, as it would a device of its own; {rank} in its "
+                  "name is the rank");
   job->add_option("--abort-after", c.abort_after_s,
                   "Seconds from a dead rank or broken connection until all ranks leave")
       ->capture_default_str();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/lab/job/rank.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -326,6 +327,18 @@ int RunRank(int rank, int control_fd) {
         control_fd,
         {{"t", "error"}, {"what", std::string(config.status().message())}, {"fatal", true}});
     return kRankError;
+  }
+  if (!config->keep_open.empty()) {
+    std::string name = config->keep_open;
+    if (const size_t at = name.find("{rank}"); at != std::string::npos) {
+      name.replace(at, 6, std::to_string(rank));
+    }
+    if (open(name.c_str(), O_RDONLY | O_CLOEXEC) < 0) {
+      SendControl(control_fd, {{"t", "error"},
+                               {"what", "--keep-open: " + name + ": " + strerror(errno)},
+                               {"fatal", true}});
+      return kRankError;
+    }
   }
   return Rank(rank, control_fd, *std::move(config)).Run();
 }

@@ -113,6 +113,7 @@ class HardwareWorld : public ::testing::Test {
   }
 
   const Incident& Last() { return pipeline_.incidents().back(); }
+  JobView View() const { return pipeline_.View(); }
   static std::string Dump(const Incident& incident) {
     std::string text = std::string(ToString(incident.kind)) + ": " + incident.summary + "\n";
     for (const Culprit& c : incident.culprits) {

@@ -125,6 +125,8 @@ std::string TopJson(const TopData& data, int indent) {
                 {"wall_ns", job.wall_ns},
                 {"processes", job.processes},
                 {"level", job.level},
+                {"gpu_watched", job.gpu_watched},
+                {"gpu_recorded", job.gpu_recorded},
                 {"lost", std::move(lost)},
                 {"torn_reads", job.torn_reads},
                 {"comms", std::move(comms)},

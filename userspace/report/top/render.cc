@@ -200,6 +200,10 @@ FrameLine StatusLine(const TopData& data, const TopSource& source, const TopStat
   if (armed > 0) {
     add("  deep probes " + to_string(armed) + "/" + to_string(deep), TextStyle::kBold);
   }
+  if (data.job.gpu_recorded > 0) {
+    add("  GPU records " + to_string(data.job.gpu_recorded) + "/" + to_string(data.job.gpu_watched),
+        TextStyle::kBold);
+  }
   uint64_t lost = data.job.torn_reads;
   for (size_t i = 0; i < data.job.lost.size(); ++i) {
     if (IsLoss(static_cast<mc_loss>(i))) lost += data.job.lost[i];

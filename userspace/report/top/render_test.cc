@@ -91,6 +91,12 @@ TEST(RenderTop, DevicesOfARankAndTheLevelOfTheProbes) {
   state.opened.rank = 1;  // has none of them
   EXPECT_THAT(Draw(HardwareSample4(), state, {140, 40}), Not(HasSubstr("0000:3b:00.0")));
   EXPECT_THAT(Draw(StuckSample(), {}, {140, 40}), Not(HasSubstr("deep probes")));
+  EXPECT_THAT(text, Not(HasSubstr("GPU records")));
+  TopData recorded = HardwareSample4();
+  recorded.job.gpu_watched = 4;
+  EXPECT_THAT(Draw(recorded, {}, {140, 40}), Not(HasSubstr("GPU records")));
+  recorded.job.gpu_recorded = 2;
+  EXPECT_THAT(Draw(recorded, {}, {140, 40}), HasSubstr("  GPU records 2/4"));
 }
 
 TEST(RenderTop, HelpFits80x24) {

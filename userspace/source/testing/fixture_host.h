@@ -42,7 +42,10 @@ class FixtureHost {
   void Write(const std::string& name, const std::string& text) const {
     const std::filesystem::path path = root_ + "/" + name;
     std::filesystem::create_directories(path.parent_path());
-    std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
+    // No reader sees half of it.
+    const std::string fresh = path.string() + ".new";
+    std::ofstream(fresh, std::ios::binary | std::ios::trunc) << text;
+    std::filesystem::rename(fresh, path);
   }
   void Link(const std::string& name, const std::string& target) const {
     const std::filesystem::path path = root_ + "/" + name;
