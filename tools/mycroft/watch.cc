@@ -60,7 +60,8 @@ std::string TimeOfDay(uint64_t wall_ns) {
   return text;
 }
 
-absl::StatusOr<std::unique_ptr<KernelProbes>> OpenProbes(bool strict) {
+// `admin`: set when the probes need CAP_SYS_ADMIN later on.
+absl::StatusOr<std::unique_ptr<KernelProbes>> OpenProbes(bool strict, bool* admin) {
   absl::StatusOr<std::unique_ptr<BpfKernelProbes>> probes = BpfKernelProbes::Create({});
   if (!probes.ok()) return probes.status();
   std::string missing;
@@ -71,12 +72,13 @@ absl::StatusOr<std::unique_ptr<KernelProbes>> OpenProbes(bool strict) {
   if (strict && !missing.empty()) {
     return absl::FailedPreconditionError("--strict: not every probe could be attached:" + missing);
   }
+  *admin = (*probes)->set().AttachesByPerfEvent();
   return std::unique_ptr<KernelProbes>(std::make_unique<AsyncKernelProbes>(*std::move(probes)));
 }
 
 // Files of other users, among them the folder of a recording, are still written.
-absl::Status GiveUpRights() {
-  std::vector<int> keep = CapabilitiesWhileRunning();
+absl::Status GiveUpRights(bool admin) {
+  std::vector<int> keep = CapabilitiesWhileRunning(admin);
   keep.push_back(CAP_DAC_OVERRIDE);
   return DropCapabilities(keep);
 }
@@ -92,8 +94,9 @@ PipelineOptions MakePipelineOptions(const Config& config) {
 
 absl::StatusOr<Live> OpenLive(const Config& config, const Options& options) {
   Live out;
+  bool admin = false;
   if (config.probes) {
-    absl::StatusOr<std::unique_ptr<KernelProbes>> probes = OpenProbes(options.strict);
+    absl::StatusOr<std::unique_ptr<KernelProbes>> probes = OpenProbes(options.strict, &admin);
     if (!probes.ok()) return probes.status();
     out.probes = *std::move(probes);
   }
@@ -109,7 +112,7 @@ absl::StatusOr<Live> OpenLive(const Config& config, const Options& options) {
   out.source = *std::move(source);
   if (config.level != MC_LEVEL_UNSET) out.source->RequestLevel(config.level);
   out.source->ReadAhead();
-  if (const absl::Status given_up = GiveUpRights(); !given_up.ok()) {
+  if (const absl::Status given_up = GiveUpRights(admin); !given_up.ok()) {
     LogWarning(StatusText(given_up) + "; going on with more rights than needed");
   }
   return out;

@@ -80,10 +80,10 @@ absl::Status Failed(const char* what) {
 
 }  // namespace
 
-const std::vector<int>& CapabilitiesWhileRunning() {
-  static const auto* keep =
-      new std::vector<int>{CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH};
-  return *keep;
+std::vector<int> CapabilitiesWhileRunning(bool attaches_by_perf_event) {
+  std::vector<int> keep = {CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH};
+  if (attaches_by_perf_event) keep.push_back(CAP_SYS_ADMIN);
+  return keep;
 }
 
 absl::Status DropCapabilities(const std::vector<int>& keep) {

@@ -15,13 +15,15 @@ namespace mycroft {
 
 // What the agent needs while it runs: CAP_BPF and CAP_PERFMON (maps, deep probes, new
 // processes), CAP_SYS_PTRACE (/proc/PID of other users), CAP_DAC_READ_SEARCH
-// (libraries inside containers).
-const std::vector<int>& CapabilitiesWhileRunning();
+// (libraries inside containers). Where uprobes are attached through perf_event_open
+// (ProbeSet::AttachesByPerfEvent), CAP_SYS_ADMIN, too, or the verbs of processes that start
+// later would not be seen.
+std::vector<int> CapabilitiesWhileRunning(bool attaches_by_perf_event);
 
 // Drops every capability but `keep` (numbers of linux/capability.h; those that are not
 // held are not gained) from the permitted, effective, inheritable, ambient and bounding
 // sets, and forbids gaining any by exec. Cannot be undone.
-absl::Status DropCapabilities(const std::vector<int>& keep = CapabilitiesWhileRunning());
+absl::Status DropCapabilities(const std::vector<int>& keep);
 
 // Names of the effective capabilities, "cap_bpf", ...; sorted by number.
 std::vector<std::string> EffectiveCapabilities();

@@ -29,7 +29,7 @@ TEST(CapabilitiesBpfTest, OnlyWhatIsNeededIsKept) {
   MYCROFT_REQUIRE_BPF();
   EXPECT_EQ(InChild([] {
               const std::vector<std::string> before = EffectiveCapabilities();
-              if (!DropCapabilities().ok()) return 1;
+              if (!DropCapabilities(CapabilitiesWhileRunning(false)).ok()) return 1;
               const std::vector<std::string> allowed = {"cap_dac_read_search", "cap_sys_ptrace",
                                                         "cap_perfmon", "cap_bpf"};
               for (const std::string& name : EffectiveCapabilities()) {
@@ -56,7 +56,9 @@ TEST(CapabilitiesBpfTest, ProbesWorkAfterDropping) {
   MYCROFT_REQUIRE_BPF();
   EXPECT_EQ(InChild([] {
               auto set = ProbeSet::Create({});
-              if (!set.ok() || !DropCapabilities().ok()) return 1;
+              if (!set.ok()) return 1;
+              const bool admin = (*set)->AttachesByPerfEvent();
+              if (!DropCapabilities(CapabilitiesWhileRunning(admin)).ok()) return 1;
               // Loads and attaches a new program, and reads a map.
               if (!(*set)->CalibrateUprobe().has_value()) return 2;
               return (*set)->Rows().empty() ? 3 : 0;

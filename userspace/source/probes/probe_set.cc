@@ -818,6 +818,10 @@ void ProbeSet::StopCostMeasurement() {
   impl_->stats = Fd();
 }
 
+bool ProbeSet::AttachesByPerfEvent() const {
+  return impl_->problem.empty() && !impl_->uprobe_multi;
+}
+
 std::optional<double> ProbeSet::CalibrateUprobe() {
   if (!impl_->problem.empty()) return std::nullopt;
   return impl_->CalibrateOnce(5);
@@ -949,6 +953,7 @@ absl::Status ProbeSet::StartCostMeasurement() {
 }
 void ProbeSet::StopCostMeasurement() {}
 std::optional<double> ProbeSet::CalibrateUprobe() { return std::nullopt; }
+bool ProbeSet::AttachesByPerfEvent() const { return false; }
 int ProbeSet::MapFd(const std::string&, const std::string&) const { return -1; }
 int ProbeSet::ProgramFd(const std::string&, const std::string&) const { return -1; }
 bool ProbeSet::ProgramLoaded(const std::string&, const std::string&, std::string* why) const {

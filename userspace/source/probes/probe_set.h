@@ -114,6 +114,10 @@ class ProbeSet {
   void StopCostMeasurement();
   // What an empty uprobe on a cheap instruction adds, in ns; empty: cannot be measured.
   std::optional<double> CalibrateUprobe();
+  // Whether uprobes are attached through perf_event_open, as the kernel (before 6.10) has no
+  // link for them that could be used. It takes CAP_SYS_ADMIN, CAP_PERFMON is not enough,
+  // whatever perf_event_paranoid says (seen on 6.1 and 6.18).
+  bool AttachesByPerfEvent() const;
 
   // For owners of probes (verbs_probes.h and the like) ---------------------------------
 
