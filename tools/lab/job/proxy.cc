@@ -137,31 +137,26 @@ void ProxyThread::Progress(ProxyArgs* args) {
   if (!args->idle) moved_ = true;
 }
 
-namespace {
-
 // Takes the FIFO positions of this operation when its turn has come.
-uint64_t Begin(const ProxyWork& work) {
+void ProxyThread::Begin(ProxyArgs* args) {
+  args->idle = true;
+  if (args->in_progress) return;
+  const ProxyWork& work = args->work;
   const auto chunk = static_cast<uint64_t>(work.chunk_steps);
-  const uint64_t base = (work.connection->proxy_step + chunk - 1) / chunk * chunk;
-  work.connection->proxy_step = base + static_cast<uint64_t>(work.steps);
-  return base;
+  args->base = (work.connection->proxy_step + chunk - 1) / chunk * chunk;
+  work.connection->proxy_step = args->base + static_cast<uint64_t>(work.steps);
+  args->in_progress = true;
+  if (hooks_.profiler->active() && args->op_handle != nullptr) {
+    nccl::StateArgs state{};
+    hooks_.profiler->State(args->op_handle, nccl::kProxyOpInProgress, &state);
+  }
 }
-
-}  // namespace
 
 void ProxyThread::ProgressSend(ProxyArgs* args) {
   const ProxyWork& work = args->work;
   Connection& conn = *work.connection;
   Fifo& fifo = conn.fifo;
-  if (!args->in_progress) {
-    args->base = Begin(work);
-    args->in_progress = true;
-    if (hooks_.profiler->active() && args->op_handle != nullptr) {
-      nccl::StateArgs state{};
-      hooks_.profiler->State(args->op_handle, nccl::kProxyOpInProgress, &state);
-    }
-  }
-  args->idle = true;
+  Begin(args);
   if (args->posted < work.steps && args->posted < args->done + kSteps) {
     const int step = args->posted;
     StartStep(args, step);
@@ -208,15 +203,7 @@ void ProxyThread::ProgressRecv(ProxyArgs* args) {
   const ProxyWork& work = args->work;
   Connection& conn = *work.connection;
   Fifo& fifo = conn.fifo;
-  if (!args->in_progress) {
-    args->base = Begin(work);
-    args->in_progress = true;
-    if (hooks_.profiler->active() && args->op_handle != nullptr) {
-      nccl::StateArgs state{};
-      hooks_.profiler->State(args->op_handle, nccl::kProxyOpInProgress, &state);
-    }
-  }
-  args->idle = true;
+  Begin(args);
   if (args->posted < work.steps && args->posted < args->done + kSteps) {
     const int step = args->posted;
     StartStep(args, step);

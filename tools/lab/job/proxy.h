@@ -154,6 +154,7 @@ class ProxyThread {
   void Run();
   bool Append();
   void Progress(ProxyArgs* args);
+  void Begin(ProxyArgs* args);
   void ProgressSend(ProxyArgs* args);
   void ProgressRecv(ProxyArgs* args);
   void ProgressKernel(ProxyArgs* args);
