@@ -22,11 +22,12 @@ constexpr uint64_t kBaselineNs = 120 * kSecond;            // of the counters
 constexpr uint64_t kPollNs = 2 * kSecond;                  // how late a polled value may be
 constexpr double kStarvedStuck = 0.5, kStarvedSlow = 0.2;  // of the time
 constexpr double kStarvedExplains = 0.5;                   // of what is lost
-constexpr size_t kAllWorkers = 1024;           // in larger jobs only those concerned are looked at
-constexpr size_t kSiblings = 64;               // to compare a link with
-constexpr double kNearCeiling = 0.7;           // of the payload rate: headers take their part
-constexpr uint64_t kLowMemlock = 64ull << 20;  // less than one buffer of a communicator
-constexpr uint32_t kErrNoMemory = 12;          // ENOMEM
+constexpr size_t kAllWorkers = 1024;  // in larger jobs only those concerned are looked at
+constexpr size_t kSiblings = 64;      // to compare a link with
+constexpr uint64_t kNearDownNs = 5'000'000'000;  // a port down so long before is no reason
+constexpr double kNearCeiling = 0.7;             // of the payload rate: headers take their part
+constexpr uint64_t kLowMemlock = 64ull << 20;    // less than one buffer of a communicator
+constexpr uint32_t kErrNoMemory = 12;            // ENOMEM
 
 // enum ibv_wc_status
 constexpr uint32_t kLocLenErr = 1, kLocQpOpErr = 2, kLocProtErr = 4, kFlushErr = 5,
@@ -1430,9 +1431,14 @@ class Finder {
                                : hw_.FindPort(worker->host, which->now.device, which->now.port);
         if (port == nullptr || !CountsExceeded(*port) || !IsActive(port->now.state)) return;
         const Rise exceeded = ExceededRise(*port);
-        if (exceeded.by == 0) continue;
-        fact.text += "; port " + PortName(*port) + " counts " + exceeded.names;
-        return;
+        if (exceeded.by != 0) {
+          fact.text += "; port " + PortName(*port) + " counts " + exceeded.names;
+          return;
+        }
+        // Some devices give up at once when a port goes down.
+        const uint64_t from_ns = at > kNearDownNs ? at - kNearDownNs : 0;
+        const HostHardware* host = hw_.FindHost(worker->host);
+        if (host != nullptr && DownsOf(*host, *port, from_ns).count > 0) return;
       }
       fact.text += "; no retries were exceeded at the ports of its ends: a request was refused";
       fact.weight = Weight::kStrong;

@@ -842,6 +842,7 @@ class Pipeline::Impl {
     uint64_t since = UINT64_MAX, recovered = 0, latest_cycle = 0;
     bool by_change = true;
     double cycle_ns = 0;
+    const CycleDetector* worse = nullptr;  // the one that became so last
     for (const Worker* worker : job) {
       auto it = detectors_.find(worker->index);
       if (it == detectors_.end() || !it->second.ready()) continue;
@@ -853,6 +854,9 @@ class Pipeline::Impl {
       ++slow;
       by_change &= d.by_change();
       since = std::min(since, d.slow_since_ns());
+      if (d.became_worse() && (worse == nullptr || d.slow_since_ns() > worse->slow_since_ns())) {
+        worse = &d;
+      }
       most_cycles = std::max(most_cycles, d.slow_cycles().size());
       if (!d.slow_cycles().empty()) {
         latest_cycle = std::max(latest_cycle, d.slow_cycles().back().end_ns);
@@ -874,30 +878,40 @@ class Pipeline::Impl {
     }
     bool enough = 2 * slow >= ready || most_cycles >= 4;
     if (!enough) return;
+    // The others will see in a cycle or two that it has become worse: until then they still
+    // count from the beginning of the milder time.
+    if (worse != nullptr && worse->slow_cycles().size() < 6) {
+      const double cycle = worse->baseline_ns() + worse->lost_per_cycle_ns();
+      if (since + static_cast<uint64_t>(2 * cycle) < worse->slow_since_ns()) return;
+    }
     if (open != nullptr) {
       if (latest_cycle <= open->last_review_ns) return;
       open->last_review_ns = latest_cycle;
     } else {
       // Judged before and found to be nothing: wait for more cycles.
       auto it = quiet_until_.find(job[0]);
-      if (it != quiet_until_.end() && most_cycles < it->second) return;
+      if (it != quiet_until_.end() && it->second.since_ns == since &&
+          most_cycles < it->second.cycles) {
+        return;
+      }
     }
     BlameResult blame = FindBlame(job, detectors_, since, now());
     if (blame.whole_job_paused && open == nullptr) {
-      quiet_until_[job[0]] = most_cycles + std::max<size_t>(2, most_cycles / 2);
+      quiet_until_[job[0]] = {since, most_cycles + std::max<size_t>(2, most_cycles / 2)};
       return;
     }
     if (blame.lost_ns <= 0) return;
     Incident draft = SlowIncident(job, blame, since, most_cycles);
     if (draft.culprits.empty() && blame.blames.empty() && open == nullptr) {
       bool give_up = by_change || most_cycles < 6;
-      quiet_until_[job[0]] = most_cycles + (by_change ? std::max<size_t>(4, most_cycles / 2) : 1);
+      quiet_until_[job[0]] = {since,
+                              most_cycles + (by_change ? std::max<size_t>(4, most_cycles / 2) : 1)};
       if (give_up) return;
     }
     // A small shift without a culprit that explains most of it is the job's own noise.
     if (by_change && open == nullptr &&
         (blame.blames.empty() || blame.blames[0].excess_ns < 0.6 * blame.lost_ns)) {
-      quiet_until_[job[0]] = most_cycles + std::max<size_t>(4, most_cycles / 2);
+      quiet_until_[job[0]] = {since, most_cycles + std::max<size_t>(4, most_cycles / 2)};
       return;
     }
     // Much worse, and for another reason: another incident.
@@ -1111,7 +1125,13 @@ class Pipeline::Impl {
   std::vector<std::vector<Worker*>> jobs_;
   size_t job_shape_ = 0;
   std::vector<Case> cases_;
-  WorkerMap<size_t> quiet_until_;  // by first worker of the job: cycles
+  // A slow spell that was judged to be nothing: how many cycles of it are worth another look.
+  // Another spell, which begins when it becomes worse, is looked at anew.
+  struct Quiet {
+    uint64_t since_ns = 0;
+    size_t cycles = 0;
+  };
+  WorkerMap<Quiet> quiet_until_;  // by first worker of the job
 };
 
 std::vector<BlindSpot> Pipeline::Impl::BlindSpots() const {

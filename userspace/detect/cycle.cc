@@ -246,6 +246,7 @@ void CycleDetector::OnCycle(const Cycle& cycle) {
     if (long_enough && mean >= factor_ * baseline_ns_ && lost >= kMinLostNs &&
         lost >= 6 * noise_ns_) {
       slow_ = true;
+      became_worse_ = false;
       by_change_ = false;
       slow_cycles_.clear();
       size_t first = recent_.size();
@@ -277,6 +278,7 @@ void CycleDetector::OnCycle(const Cycle& cycle) {
                      Median(durations) >= baseline_ns_ + 2 * noise_ns_;
       if (total >= kMinLostNs && shifted) {
         slow_ = true;
+        became_worse_ = false;
         by_change_ = true;
         slow_cycles_ = cusum_cycles_;
       }
@@ -342,6 +344,7 @@ void CycleDetector::LookForWorse() {
   slow_cycles_.erase(slow_cycles_.begin(), slow_cycles_.begin() + static_cast<ptrdiff_t>(first));
   slow_since_ns_ = slow_cycles_.front().begin_ns;
   by_change_ = false;
+  became_worse_ = true;
 }
 
 double CycleDetector::lost_per_cycle_ns() const {

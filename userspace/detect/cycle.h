@@ -58,6 +58,8 @@ class CycleDetector {
   uint64_t slow_detected_ns() const { return slow_detected_ns_; }
   uint64_t recovered_ns() const { return recovered_ns_; }        // begin of the first normal cycle after
   bool by_change() const { return by_change_; }
+  // It was slow before slow_since_ns, too, by less than half as much.
+  bool became_worse() const { return became_worse_; }
   double baseline_ns() const { return baseline_ns_; }
   double noise_ns() const { return noise_ns_; }                  // robust standard deviation
   // Median share of the baseline cycles.
@@ -101,7 +103,7 @@ class CycleDetector {
   double cusum_ = 0;
   uint64_t cusum_start_ns_ = 0;
   std::deque<Cycle> cusum_cycles_;
-  bool slow_ = false, by_change_ = false;
+  bool slow_ = false, by_change_ = false, became_worse_ = false;
   uint64_t slow_since_ns_ = 0, slow_detected_ns_ = 0, recovered_ns_ = 0;
   size_t normal_in_a_row_ = 0;
   uint64_t first_normal_ns_ = 0;
