@@ -1247,6 +1247,15 @@ class Finder {
     if (qp.now.completions_seen && qp.now.completions > qp.now.failed_completions) return false;
     if (qp.posts.Increase(0, Before(kBeforeNs)).value_or(0) > 0) return false;
     if (qp.now.completions_seen) return true;
+    // What their flows had moved was by another queue pair, if that was in use and this one
+    // was not.
+    const auto used = [this](const Qp& which) {
+      const CounterHistory::Point* at_onset = which.posts.At(onset());
+      return at_onset != nullptr && at_onset->value > 0;
+    };
+    for (const Qp* other : QpsOfEdge(hw_, from, to)) {
+      if (!used(qp) && other != &qp && used(*other)) return true;
+    }
     for (const auto& [line, member] : from.members) {
       for (const auto& [index, flow] : member->flows) {
         auto peer = member->comm->members.find(flow.peer);

@@ -128,6 +128,21 @@ TEST_F(PipelineTest, JobThatSlowsDownAsAWholeIsNoIncident) {
   EXPECT_THAT(pipeline_.incidents(), IsEmpty());
 }
 
+// What was found to be nothing does not hide what comes after.
+TEST_F(PipelineTest, JobThatSlowsDownAsAWholeAndThenBecauseOfOneRank) {
+  HandMadeJob job(4);
+  Warm(job);
+  Costs longer(4);
+  for (auto& cost : longer) cost.host_ms = 40;
+  Steps(job, 100, longer);
+  EXPECT_THAT(pipeline_.incidents(), IsEmpty());
+  const uint64_t onset = job.now_ns();
+  longer[1].host_ms = 400;
+  Steps(job, 5, longer);
+  ExpectOne(IncidentKind::kSlow, 1, Component::kHost);
+  EXPECT_EQ(At(0).onset_ns, onset);
+}
+
 TEST_F(PipelineTest, LongFirstOperationIsNoIncident) {
   HandMadeJob job(4);
   job.EnterAll();

@@ -54,9 +54,9 @@ class CounterHistory {
     uint64_t value = 0;  // without resets: never falls
   };
   const std::vector<Point>& points() const { return points_; }
+  const Point* At(uint64_t t_ns) const;  // the last one not after t; nullptr: none
 
  private:
-  const Point* At(uint64_t t_ns) const;  // the last one not after t
   size_t most_;
   std::vector<Point> points_;
   uint64_t raw_ = 0, before_resets_ = 0, resets_ = 0;
@@ -116,7 +116,7 @@ struct PciDevice {
 struct GpuDevice {
   GpuSample now;
   uint64_t seen_ns = 0;
-  uint64_t lost_ns = 0;   // since when the driver has given it up
+  uint64_t lost_ns = 0;  // since when the driver has given it up
   // Changes only: `reasons` with the bits that limit the clocks of a GPU at work.
   struct Clocks {
     uint32_t sm_mhz = 0;
@@ -136,11 +136,11 @@ struct GpuDevice {
 // How fast a GPU was allowed to run while it worked, in (from, to]: readings that say
 // "idle" do not count.
 struct ClocksUnderLoad {
-  uint64_t ns = 0;          // seen at work
-  double sm_mhz = 0;        // mean over that time
-  uint64_t reasons = 0;     // those in force for a fifth of it, or more
-  uint64_t since_ns = 0;    // when the first of these began, at most `from`; 0: none
-  double throttled = 0;     // share of it with any of the bits of `of_interest`
+  uint64_t ns = 0;        // seen at work
+  double sm_mhz = 0;      // mean over that time
+  uint64_t reasons = 0;   // those in force for a fifth of it, or more
+  uint64_t since_ns = 0;  // when the first of these began, at most `from`; 0: none
+  double throttled = 0;   // share of it with any of the bits of `of_interest`
 };
 ClocksUnderLoad JudgeClocks(const GpuDevice& gpu, uint64_t of_interest, uint64_t from_ns,
                             uint64_t to_ns);

@@ -2,6 +2,9 @@
 #include "tools/lab/job/comm.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
 
 #include "tools/lab/job/verbs_link.h"
 
@@ -62,6 +65,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(const CommPla
     comm->context_ = process->profiler->Init(plan.id, plan.name, n, n, rank);
     comm->has_context_ = true;
   }
+  const uint64_t pause_ns = std::exchange(process->connect_after_ns, 0);
+  std::this_thread::sleep_for(std::chrono::nanoseconds(pause_ns));
 
   std::vector<int> send_to;
   std::vector<int> recv_from;

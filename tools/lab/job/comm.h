@@ -51,6 +51,7 @@ struct Process {
   uint64_t job_token = 0;
   int channels = 2;
   int socket_buffer = 128 << 10;
+  uint64_t connect_after_ns = 0;  // the first communicator waits so long
   uint64_t connect_deadline_ns = kNever;
   std::function<void(const std::string&)> on_error;  // from a progress thread
 };

@@ -310,6 +310,7 @@ nlohmann::json ToJson(const JobConfig& c) {
           {"seed", c.seed},
           {"socket_buffer", c.socket_buffer},
           {"keep_open", c.keep_open},
+          {"connect_after", c.connect_after_s},
           {"transport", static_cast<int>(c.transport)},
           {"ib",
            {{"devices", c.ib_devices},
@@ -364,6 +365,7 @@ absl::StatusOr<JobConfig> ConfigFromJson(const nlohmann::json& j) {
     c.seed = j.at("seed");
     c.socket_buffer = j.at("socket_buffer");
     c.keep_open = j.at("keep_open");
+    c.connect_after_s = j.at("connect_after");
     c.transport = static_cast<Transport>(j.at("transport").get<int>());
     const nlohmann::json& ib = j.at("ib");
     c.ib_devices = ib.at("devices").get<std::vector<std::string>>();

@@ -52,6 +52,7 @@ struct JobConfig {
   uint64_t seed = 1;
   int64_t socket_buffer = 128 << 10;  // SO_SNDBUF and SO_RCVBUF; 0: the system's choice
   std::string keep_open;  // a file that each rank holds open; "{rank}" is its number
+  double connect_after_s = 0;  // from the first communicator's start to its connections
   Transport transport = Transport::kTcp;
   std::vector<std::string> ib_devices;  // rank i uses device i modulo their number
   VerbsOptions ib;

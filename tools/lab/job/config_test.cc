@@ -130,6 +130,7 @@ TEST(ConfigTest, JsonRoundTrip) {
   config.seed = 99;
   config.plugin = "/x/y.so";
   config.keep_open = "/dev/infiniband/uverbs{rank}";
+  config.connect_after_s = 2.5;
   config.plugin_given = true;
   config.transport = Transport::kVerbs;
   config.ib_devices = *ParseDevices("rxeA,rxeB");

@@ -149,6 +149,10 @@ void AddJobCommand(CLI::App& app, int* exit_code) {
       ->transform(
           CLI::CheckedTransformer(std::map<std::string, bool>{{"on", true}, {"off", false}}));
   job->add_flag("--ib-spin", c.ib_spin, "Progress threads never sleep while there is work");
+  job->add_option("--connect-after", c.connect_after_s,
+                  "Seconds from a rank's first communicator to its connections, as the bootstrap "
+                  "of a large job takes")
+      ->check(CLI::Range(0.0, 300.0));
   job->add_option("--keep-open", c.keep_open,
                   "File that each rank holds open, as it would a device of its own; {rank} in its "
                   "name is the rank");

@@ -255,7 +255,8 @@ int Rank::Run() {
   }
   process.channels = config_.channels;
   process.socket_buffer = static_cast<int>(config_.socket_buffer);
-  process.connect_deadline_ns = NowNs() + kConnectTimeoutNs;
+  process.connect_after_ns = static_cast<uint64_t>(config_.connect_after_s * 1e9);
+  process.connect_deadline_ns = NowNs() + process.connect_after_ns + kConnectTimeoutNs;
   process.on_error = [this](const std::string& what) {
     SendControl(fd_, {{"t", "error"}, {"what", what}, {"fatal", true}});
   };
