@@ -948,6 +948,15 @@ class Finder {
     return downs;
   }
 
+  // Some devices give a queue pair up at once when its port goes down, with another status
+  // than that of exceeded retries or with none.
+  bool DownBefore(const Worker& worker, const Qp& qp, uint64_t failed_ns) const {
+    const HostHardware* host = hw_.FindHost(worker.host);
+    const Port* port = hw_.FindPort(worker.host, qp.now.device, qp.now.port);
+    const uint64_t from_ns = failed_ns > kNearDownNs ? failed_ns - kNearDownNs : 0;
+    return host != nullptr && port != nullptr && DownsOf(*host, *port, from_ns).count > 0;
+  }
+
   void Ports(const HostHardware& host, const Worker& worker) {
     const ProcessState* process = hw_.FindProcess(worker.host, worker.key);
     if (process == nullptr) return;
@@ -1179,7 +1188,8 @@ class Finder {
     uint32_t roles = 0;
     if (const HostSample* host = worker.host_now()) {
       for (const ThreadSample& thread : host->threads) {
-        if (thread.tid == tid) roles |= thread.roles;
+        // One that has ended waits for no CPU, whatever the last wait of it looks like.
+        if (thread.tid == tid && thread.state != 'X') roles |= thread.roles;
       }
     }
     return roles;
@@ -1444,10 +1454,7 @@ class Finder {
           fact.text += "; port " + PortName(*port) + " counts " + exceeded.names;
           return;
         }
-        // Some devices give up at once when a port goes down.
-        const uint64_t from_ns = at > kNearDownNs ? at - kNearDownNs : 0;
-        const HostHardware* host = hw_.FindHost(worker->host);
-        if (host != nullptr && DownsOf(*host, *port, from_ns).count > 0) return;
+        if (DownBefore(*worker, *which, at)) return;
       }
       fact.text += "; no retries were exceeded at the ports of its ends: a request was refused";
       fact.weight = Weight::kStrong;
@@ -1476,6 +1483,16 @@ class Finder {
             FactText("queue pair %u of %.40s, the other end, was destroyed while its process lives",
                      end.qp->now.number, end.qp->now.device.c_str());
       }
+      return;
+    }
+    if (status == kLocQpOpErr && DownBefore(from, qp, at)) {
+      Fact& fact =
+          Add(FactKind::kQpBroken, Weight::kSupport, Component::kUnknown, from, kNetwork, at);
+      fact.other = &to;
+      fact.device = qp.now.device;
+      fact.what = "completion status 2";
+      fact.text = name + ": completion status 2 (it cannot be sent), " + Ago(at, onset()) +
+                  "; its port had gone down";
       return;
     }
     if (status == kRemAccessErr || status == kRemInvReqErr || status == kLocProtErr ||
