@@ -137,8 +137,7 @@ class LiveSourceImpl final : public LiveSource {
     uint64_t now = options_.now_ns ? options_.now_ns() : MonotonicNs();
     if (now >= next_scan_ns_) {
       Scan(now);
-      // Listing all processes is what costs; once a job is there, others may come later.
-      next_scan_ns_ = now + (tracked_.empty() ? 1 : 2) * options_.scan_interval_ns;
+      next_scan_ns_ = now + options_.scan_interval_ns;
     }
     if (options_.gpu_sampling_ns != 0) SampleActivity(now);
     Snapshot snapshot;

@@ -407,6 +407,11 @@ std::string RunOnce(int argc, char** argv, const std::filesystem::path& folder) 
   }
   uint64_t bytes = (*writer)->bytes_written();
   writer->reset();
+  if (const char* keep = Setting("MYCROFT_KEEP_RECORDING")) {
+    std::filesystem::copy_file(recording, keep, std::filesystem::copy_options::overwrite_existing);
+    std::ofstream(std::string(keep) + ".json")
+        << VerdictJson(live.incidents(), live.BlindSpots()) << "\n";
+  }
 
   nlohmann::json truth;
   try {
@@ -439,11 +444,6 @@ std::string RunOnce(int argc, char** argv, const std::filesystem::path& folder) 
   size_t ranks = truth["ranks"].size();
   std::printf("  recording: %.2f KB/s per rank\n",
               static_cast<double>(bytes) / 1000 / seconds / static_cast<double>(ranks));
-  if (const char* keep = std::getenv("MYCROFT_KEEP_RECORDING")) {
-    std::filesystem::copy_file(recording, keep, std::filesystem::copy_options::overwrite_existing);
-    std::ofstream(std::string(keep) + ".json")
-        << VerdictJson(live.incidents(), live.BlindSpots()) << "\n";
-  }
   return "";
 }
 
