@@ -85,16 +85,14 @@ TEST_F(Evidence, FlushOverASoftwareDeviceIsTheHost) {
   hw().Port(1).pci.clear();
   hw().Process(1).gpus.clear();
   Warm();
-  Enter();
-  job().Ring(1, MC_FLOW_SEND_GPU, MC_FLOW_RECV_FLUSH);
+  StickFlush(1);
   Wait(3'000);
   ExpectCulprit(1, Component::kHost);
 }
 
 TEST_F(Evidence, FlushOverARealDeviceIsPcie) {
   Warm();
-  Enter();
-  job().Ring(1, MC_FLOW_SEND_GPU, MC_FLOW_RECV_FLUSH);
+  StickFlush(1);
   Wait(3'000);
   ExpectCulprit(1, Component::kPcie);
 }

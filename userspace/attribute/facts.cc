@@ -22,12 +22,11 @@ constexpr uint64_t kBaselineNs = 120 * kSecond;            // of the counters
 constexpr uint64_t kPollNs = 2 * kSecond;                  // how late a polled value may be
 constexpr double kStarvedStuck = 0.5, kStarvedSlow = 0.2;  // of the time
 constexpr double kStarvedExplains = 0.5;                   // of what is lost
-constexpr size_t kAllWorkers = 1024;  // in larger jobs only those concerned are looked at
-constexpr size_t kSiblings = 64;      // to compare a link with
-constexpr uint64_t kNearDownNs = 5'000'000'000;  // a port down so long before is no reason
-constexpr double kNearCeiling = 0.7;             // of the payload rate: headers take their part
-constexpr uint64_t kLowMemlock = 64ull << 20;    // less than one buffer of a communicator
-constexpr uint32_t kErrNoMemory = 12;            // ENOMEM
+constexpr size_t kAllWorkers = 1024;           // in larger jobs only those concerned are looked at
+constexpr size_t kSiblings = 64;               // to compare a link with
+constexpr double kNearCeiling = 0.7;           // of the payload rate: headers take their part
+constexpr uint64_t kLowMemlock = 64ull << 20;  // less than one buffer of a communicator
+constexpr uint32_t kErrNoMemory = 12;          // ENOMEM
 
 // enum ibv_wc_status
 constexpr uint32_t kLocLenErr = 1, kLocQpOpErr = 2, kLocProtErr = 4, kFlushErr = 5,
@@ -953,7 +952,7 @@ class Finder {
   bool DownBefore(const Worker& worker, const Qp& qp, uint64_t failed_ns) const {
     const HostHardware* host = hw_.FindHost(worker.host);
     const Port* port = hw_.FindPort(worker.host, qp.now.device, qp.now.port);
-    const uint64_t from_ns = failed_ns > kNearDownNs ? failed_ns - kNearDownNs : 0;
+    const uint64_t from_ns = failed_ns > kBeforeNs ? failed_ns - kBeforeNs : 0;
     return host != nullptr && port != nullptr && DownsOf(*host, *port, from_ns).count > 0;
   }
 
@@ -1229,9 +1228,11 @@ class Finder {
     if (here == nullptr) return;
     const std::vector<const Qp*> qps = QpsOfEdge(hw_, from, to);
     if (qps.empty()) return;
+    const bool edge_used =
+        std::any_of(qps.begin(), qps.end(), [this](const Qp* qp) { return UsedBefore(*qp); });
     for (const Qp* qp : qps) {
       const HardwareModel::QpEnd end = hw_.Remote(*here, *qp);
-      Connection(*here, from, to, *qp, end);
+      Connection(*here, from, to, *qp, end, edge_used);
       Completion(from, to, *qp, end);
       // The other end posts, too (credits): its failures are of the same connection.
       if (end.qp != nullptr) Completion(to, from, *end.qp, {here, qp});
@@ -1250,22 +1251,21 @@ class Finder {
     Stall(*here, from, to, qps);
   }
 
-  // Nothing was ever completed by this connection.
-  bool NeverWorked(const Worker& from, const Worker& to, const Qp& qp) const {
+  bool UsedBefore(const Qp& qp) const {
+    const CounterHistory::Point* at_onset = qp.posts.At(onset());
+    return at_onset != nullptr && at_onset->value > 0;
+  }
+
+  // Nothing was ever completed by this connection. `edge_used`: UsedBefore() of a queue pair of
+  // its two ends.
+  bool NeverWorked(const Worker& from, const Worker& to, const Qp& qp, bool edge_used) const {
     // Completions are counted while deep probes are armed only: one that was used before
     // may have worked then.
     if (qp.now.completions_seen && qp.now.completions > qp.now.failed_completions) return false;
     if (qp.posts.Increase(0, Before(kBeforeNs)).value_or(0) > 0) return false;
     if (qp.now.completions_seen) return true;
-    // What their flows had moved was by another queue pair, if that was in use and this one
-    // was not.
-    const auto used = [this](const Qp& which) {
-      const CounterHistory::Point* at_onset = which.posts.At(onset());
-      return at_onset != nullptr && at_onset->value > 0;
-    };
-    for (const Qp* other : QpsOfEdge(hw_, from, to)) {
-      if (!used(qp) && other != &qp && used(*other)) return true;
-    }
+    // What their flows had moved was by another queue pair.
+    if (edge_used && !UsedBefore(qp)) return true;
     for (const auto& [line, member] : from.members) {
       for (const auto& [index, flow] : member->flows) {
         auto peer = member->comm->members.find(flow.peer);
@@ -1288,12 +1288,12 @@ class Finder {
   }
 
   void Connection(const HostHardware& here, const Worker& from, const Worker& to, const Qp& qp,
-                  const HardwareModel::QpEnd& end) {
+                  const HardwareModel::QpEnd& end, bool edge_used) {
     const std::string name =
         FactText("queue pair %u of %.40s", qp.now.number, qp.now.device.c_str());
     const GidEntry* mine = hw_.GidOf(here, qp);
     const GidEntry* theirs = end.qp == nullptr ? nullptr : hw_.GidOf(*end.host, *end.qp);
-    if (NeverWorked(from, to, qp) && (qp.total_posts() > 0 || Failed(qp))) {
+    if (NeverWorked(from, to, qp, edge_used) && (qp.total_posts() > 0 || Failed(qp))) {
       auto wrong = [&](const Worker& worker, const Worker& other, const Qp& which,
                        const std::string& why) {
         // Both directions of one connection tell the same.
@@ -1351,7 +1351,7 @@ class Finder {
         }
       }
     }
-    PathMtu(from, to, qp, end);
+    PathMtu(from, to, qp, end, edge_used);
     // Packets larger than the network of the other end.
     const Port* here_port = hw_.FindPort(from.host, qp.now.device, qp.now.port);
     const Port* there_port =
@@ -1391,11 +1391,11 @@ class Finder {
 
   // The two ends of a connection were given different path MTUs, and it broke or never
   // worked. The culprit is the end that differs from the job.
-  void PathMtu(const Worker& from, const Worker& to, const Qp& qp,
-               const HardwareModel::QpEnd& end) {
+  void PathMtu(const Worker& from, const Worker& to, const Qp& qp, const HardwareModel::QpEnd& end,
+               bool edge_used) {
     if (end.qp == nullptr || qp.now.path_mtu == 0 || end.qp->now.path_mtu == 0) return;
     if (qp.now.path_mtu == end.qp->now.path_mtu) return;
-    if (!Failed(qp) && !Failed(*end.qp) && !NeverWorked(from, to, qp)) return;
+    if (!Failed(qp) && !Failed(*end.qp) && !NeverWorked(from, to, qp, edge_used)) return;
     size_t as_mine = 0, as_theirs = 0;
     for (const Worker* worker : *in_.job) {
       const ProcessState* process = hw_.FindProcess(worker->host, worker->key);

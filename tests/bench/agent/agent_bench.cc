@@ -241,6 +241,7 @@ void BM_Agent(benchmark::State& state) {
   }
   std::filesystem::remove_all(folder);
 }
+
 // The yardstick, in the same run: what it costs on this machine to wake up as often and to
 // read a quarter MiB, about what a sample touches, after whatever else runs here had the
 // caches for 100 ms.

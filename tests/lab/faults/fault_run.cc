@@ -170,7 +170,7 @@ std::string BusAddress(int bus) {
   return address;
 }
 // Of rank 0; the next is rank 1's. That of the GPU is as the lab's driver says.
-constexpr int kGpuBus = 0x40, kNicBus = 0x50;
+constexpr int kGpuBus = 0x40, kNicBus = 0x50, kGpuPortBus = 0x10, kNicPortBus = 0x20;
 
 // Whether the job has said in its log that the fault begins.
 bool FaultBegins(const std::string& log) {
@@ -246,8 +246,8 @@ class Machine {
  public:
   Machine(int ranks, std::string log) : log_(std::move(log)), moved_(static_cast<size_t>(ranks)) {
     for (int rank = 0; rank < ranks; ++rank) {
-      for (const auto& [port, end, kind] :
-           {std::tuple{0x10, kGpuBus, "0x030200"}, std::tuple{0x20, kNicBus, "0x020000"}}) {
+      for (const auto& [port, end, kind] : {std::tuple{kGpuPortBus, kGpuBus, "0x030200"},
+                                            std::tuple{kNicPortBus, kNicBus, "0x020000"}}) {
         const std::string root = BusAddress(port + rank);
         host_.AddPci({root}, "0x060400", kGen5, "16", kGen5, "16",
                      FixtureHost::Config(0x8086, 0x352a, 4, 2, true, false));
@@ -271,8 +271,7 @@ class Machine {
       words >> kind >> rank;
       if (kind == "link") {
         std::getline(words >> std::ws, speed);
-        SetLink(0x10 + rank, speed);
-        SetLink(kGpuBus + rank, speed);
+        SetGpuLink(rank, speed);
       } else {
         pauses_ = rank;
       }
@@ -298,10 +297,11 @@ class Machine {
   static std::string Port(int rank) {
     return "sys/class/infiniband/mlx5_" + std::to_string(rank) + "/ports/1/";
   }
-  // Links of the bridge above, too: a link has one speed.
-  void SetLink(int bus, const std::string& speed) {
-    const std::string folder = host_.PciFolder(BusAddress(bus));
-    host_.Write(folder + "current_link_speed", speed + "\n");
+  // As both of its ends tell it.
+  void SetGpuLink(int rank, const std::string& speed) {
+    for (const int bus : {kGpuPortBus, kGpuBus}) {
+      host_.Write(host_.PciFolder(BusAddress(bus + rank)) + "current_link_speed", speed + "\n");
+    }
   }
 
   struct Moved {

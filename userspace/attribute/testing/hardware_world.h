@@ -81,6 +81,10 @@ class HardwareWorld : public ::testing::Test {
     job().Ring(rank, MC_FLOW_SEND_GPU, MC_FLOW_RECV_GPU);
     Feed();
   }
+  void StickFlush(int rank) {
+    Enter();
+    job().Ring(rank, MC_FLOW_SEND_GPU, MC_FLOW_RECV_FLUSH);
+  }
   // Everybody but `rank` enters.
   void LeaveOut(int rank) {
     job().Sleep(8);
