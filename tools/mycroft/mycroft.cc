@@ -11,6 +11,7 @@
 #include "tools/mycroft/exit_codes.h"
 #include "tools/mycroft/verbs.h"
 #include "userspace/base/log.h"
+#include "userspace/base/memory.h"
 #include "userspace/base/units.h"
 
 namespace mycroft {
@@ -34,6 +35,7 @@ int Dispatch(CLI::App& app, const Options& options, const Config& config) {
 }  // namespace
 
 int RunMycroft(int argc, char** argv) {
+  KeepHeapHot();
   try {
     Options options;
     const std::unique_ptr<CLI::App> app = MakeApp(options);

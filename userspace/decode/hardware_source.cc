@@ -91,6 +91,12 @@ void HardwareSource::ArmDeep(const std::vector<ProcessKey>& processes, uint64_t 
   if (options_.probes != nullptr) options_.probes->ArmDeep(processes, until_ns);
 }
 
+bool HardwareSource::Due(uint64_t now_ns) {
+  if (now_ns >= next_ns_ || options_.inline_poll) return now_ns >= next_ns_;
+  const std::lock_guard<std::mutex> lock(worker_->mutex);
+  return worker_->result.has_value();
+}
+
 HardwareReading HardwareSource::Sample(uint64_t now_ns, std::vector<WatchedProcess> processes) {
   HardwareReading out;
   const bool due = now_ns >= next_ns_;

@@ -59,7 +59,10 @@ class HardwareSource {
   // Reads what needs rights that will be given up afterwards (see HardwarePoller). Before the
   // first Sample, which starts the poller's thread.
   void ReadAhead();
-  // Call at every tick with the processes watched now; `now_ns` is CLOCK_MONOTONIC.
+  // Whether Sample() has something to do at this tick, once or twice a second.
+  // `now_ns` is CLOCK_MONOTONIC.
+  bool Due(uint64_t now_ns);
+  // With the processes watched now, at each tick or where Due() says so.
   HardwareReading Sample(uint64_t now_ns, std::vector<WatchedProcess> processes);
   // Those in force; among them a poll that has not come back for five seconds.
   const std::vector<BlindSpot>& blind_spots() const { return blind_spots_; }

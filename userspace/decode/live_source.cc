@@ -80,12 +80,23 @@ struct Gpu {
   std::optional<GpuWorkSample> last;
 };
 
+// What is read of a thread each second.
+struct ThreadFiles {
+  explicit ThreadFiles(const std::string& task)
+      : stat(task + "/stat"),
+        schedstat(task + "/schedstat"),
+        wchan(task + "/wchan"),
+        cgroup(task + "/cgroup") {}
+  KeptFile stat, schedstat, wchan, cgroup;
+};
+
 struct Tracked {
   Tracked(BoardMap map, const std::string& proc_root, const ProcessKey& process)
       : key(process), board(std::move(map)), stat(proc_root, process.pid) {}
   ProcessKey key;
   BoardMap board;
   ProcStatFile stat;
+  bool end_is_told = false;  // by EndedProcesses
   std::string name;
   std::string container;
   bool announced = false;
@@ -95,6 +106,7 @@ struct Tracked {
   std::vector<CommSample> comms;           // as last emitted, by index
   std::map<uint32_t, uint32_t> outer_tid;  // of the agent's namespace, by inner tid
   std::set<uint32_t> role_tids;            // inner tids of the threads on its board
+  std::map<uint32_t, ThreadFiles> files;   // of these threads, by outer tid
   ProcessSample last;                      // header fields as last emitted
   uint64_t torn = 0;
   uint64_t next_host_ns = 0;
@@ -103,6 +115,7 @@ struct Tracked {
 };
 
 struct Candidate {
+  uint64_t scan = 0;  // in which it was last seen
   uint64_t next_scan_ns = 0;
   uint64_t wait_ns = 0;
   bool nccl_without_board = false;
@@ -137,6 +150,7 @@ class LiveSourceImpl final : public LiveSource {
     uint64_t now = options_.now_ns ? options_.now_ns() : MonotonicNs();
     if (now >= next_scan_ns_) {
       Scan(now);
+      blind_spots_due_ = true;
       next_scan_ns_ = now + options_.scan_interval_ns;
     }
     if (options_.gpu_sampling_ns != 0) SampleActivity(now);
@@ -147,17 +161,17 @@ class LiveSourceImpl final : public LiveSource {
     snapshot.wall_ns = options_.wall_ns ? options_.wall_ns() : ReadClockNs(CLOCK_REALTIME);
     snapshot.interval_ns = options_.interval_ns;
     HardwareReading hardware;
-    if (hardware_) {
+    if (hardware_ && hardware_->Due(now)) {
+      blind_spots_due_ = true;
       hardware = hardware_->Sample(now, Watched());
       snapshot.hardware = std::move(hardware.host);
     }
-    std::vector<const ProcStatFile*> stats;
-    for (const auto& [key, process] : tracked_) stats.push_back(&process->stat);
-    const std::vector<bool> runs = ProcStatFile::CertainlyRun(stats);
+    const std::set<const ProcStatFile*> ended = ended_.Ended();
     throttles_.clear();
-    size_t index = 0;
+    snapshot.processes.reserve(tracked_.size());
     for (auto it = tracked_.begin(); it != tracked_.end();) {
-      const bool gone = !runs[index++] && Gone(*it->second);
+      const bool may_be_gone = !it->second->end_is_told || ended.count(&it->second->stat) != 0;
+      const bool gone = may_be_gone && Gone(*it->second);
       ProcessSample sample;
       bool changed = SampleProcess(*it->second, now, gone, &sample);
       if (auto found = hardware.processes.find(it->first); found != hardware.processes.end()) {
@@ -171,13 +185,16 @@ class LiveSourceImpl final : public LiveSource {
       if (changed) snapshot.processes.push_back(std::move(sample));
       it = gone ? tracked_.erase(it) : std::next(it);
     }
-    std::vector<BlindSpot> blind = BlindSpots();
-    if (blind != blind_ || first_) {
-      snapshot.blind_spots = blind;
-      snapshot.blind_spots_changed = true;
-      blind_ = std::move(blind);
+    if (blind_spots_due_) {
+      blind_spots_due_ = false;
+      std::vector<BlindSpot> blind = BlindSpots();
+      if (blind != blind_ || first_) {
+        snapshot.blind_spots = blind;
+        snapshot.blind_spots_changed = true;
+        blind_ = std::move(blind);
+      }
+      first_ = false;
     }
-    first_ = false;
     return std::optional<Snapshot>(std::move(snapshot));
   }
 
@@ -191,7 +208,7 @@ class LiveSourceImpl final : public LiveSource {
 
   void RequestLevel(mc_level level) override {
     for (auto& [key, process] : tracked_) {
-      if (!process->board.RequestLevel(level)) level_denied_ = true;
+      if (!process->board.RequestLevel(level)) level_denied_ = blind_spots_due_ = true;
     }
     requested_level_ = level;
   }
@@ -252,35 +269,44 @@ class LiveSourceImpl final : public LiveSource {
   }
 
   void Scan(uint64_t now) {
-    std::map<uint32_t, Candidate> kept;
     std::set<uint32_t> tracked;
     for (const auto& [key, process] : tracked_) tracked.insert(key.pid);
     denied_ = false;
+    ++scans_;
     for (uint32_t pid : ListNumericEntries(options_.proc_root)) {
       if (tracked.count(pid) != 0) continue;
-      Candidate candidate;
-      if (auto known = candidates_.find(pid); known != candidates_.end()) candidate = known->second;
+      const auto it = candidates_.try_emplace(pid).first;
+      Candidate& candidate = it->second;
       // Of a process that is not due nothing is read: a host has thousands of them.
-      if (now >= candidate.next_scan_ns) {
-        auto stat = ReadProcStat(options_.proc_root, pid);
-        if (!stat) continue;
-        candidate.wait_ns =
-            std::min(std::max(options_.scan_interval_ns, candidate.wait_ns * 3 / 2), kMaxRescanNs);
-        candidate.next_scan_ns = now + candidate.wait_ns;
-        candidate.denied = candidate.nccl_without_board = false;
-        bool kernel_thread = pid == 2 || stat->parent == 2;
-        if (stat->state != 'Z' && !kernel_thread && Wanted(pid)) {
-          if (TryOpen({pid, stat->start_time}, *stat, &candidate.denied)) continue;
-          candidate.nccl_without_board = MapsContain(options_.proc_root, pid, "libnccl.so");
-        }
+      if (now >= candidate.next_scan_ns && !Look(now, pid, &candidate)) {
+        candidates_.erase(it);
+        continue;
       }
+      candidate.scan = scans_;
       denied_ |= candidate.denied;
-      kept[pid] = candidate;
     }
-    candidates_ = std::move(kept);
+    std::erase_if(candidates_, [&](const auto& one) { return one.second.scan != scans_; });
     for (auto it = unusable_.begin(); it != unusable_.end();) {
       it = ReadProcStat(options_.proc_root, it->first.pid) ? std::next(it) : unusable_.erase(it);
     }
+  }
+
+  // False: it is no candidate (any more): gone, or it has a board.
+  bool Look(uint64_t now, uint32_t pid, Candidate* candidate) {
+    const auto stat = ReadProcStat(options_.proc_root, pid);
+    if (!stat) return false;
+    candidate->denied = candidate->nccl_without_board = false;
+    const bool kernel_thread = pid == 2 || stat->parent == 2;
+    const bool never = kernel_thread || !Wanted(pid);  // but for another process of this number
+    candidate->wait_ns =
+        never ? kMaxRescanNs
+              : std::min(std::max(options_.scan_interval_ns, candidate->wait_ns * 3 / 2),
+                         kMaxRescanNs);
+    candidate->next_scan_ns = now + candidate->wait_ns;
+    if (never || stat->state == 'Z') return true;
+    if (TryOpen({pid, stat->start_time}, *stat, &candidate->denied)) return false;
+    candidate->nccl_without_board = MapsContain(options_.proc_root, pid, "libnccl.so");
+    return true;
   }
 
   bool TryOpen(const ProcessKey& key, const ProcStat& stat, bool* denied) {
@@ -307,6 +333,7 @@ class LiveSourceImpl final : public LiveSource {
         level_denied_ = true;
       }
       unusable_.erase(key);
+      process->end_is_told = ended_.Watch(process->stat);
       tracked_[key] = std::move(process);
       return true;
     }
@@ -501,7 +528,7 @@ class LiveSourceImpl final : public LiveSource {
       if (emit) {
         watched.emitted_ns = now;
         watched.emitted_change_ns = watched.changed_ns;
-        if (out->ops.empty()) out->ops.reserve(32);  // large: growing step by step copies much
+        if (out->ops.empty()) out->ops.reserve(4);  // large: growing step by step copies much
         out->ops.push_back(std::move(sample));
       }
       if (!watched.emitted_complete && still) process.still = true;
@@ -579,28 +606,31 @@ class LiveSourceImpl final : public LiveSource {
       process.role_tids.insert(line.tid);
       auto outer = process.outer_tid.find(line.tid);
       if (outer == process.outer_tid.end()) continue;
-      std::string task = base + "/task/" + std::to_string(outer->second);
+      ThreadFiles& files =
+          process.files
+              .try_emplace(outer->second, base + "/task/" + std::to_string(outer->second))
+              .first->second;
       ThreadSample thread;
       thread.tid = outer->second;
       thread.roles = line.roles & (MC_THREAD_LAUNCH | MC_THREAD_PROGRESS);
-      if (auto text = ReadSmallFile(task + "/stat", 4096)) {
+      if (auto text = files.stat.Read(4096)) {
         if (auto stat = ParseProcStat(*text)) thread.state = stat->state;
       } else {
         thread.state = 'X';  // it has ended
         host.threads.push_back(std::move(thread));
         continue;
       }
-      if (auto text = ReadSmallFile(task + "/schedstat", 256)) {
+      if (auto text = files.schedstat.Read(256)) {
         if (auto sched = ParseSchedstat(*text)) {
           thread.run_ns = sched->run_ns;
           thread.runq_wait_ns = sched->runq_wait_ns;
           thread.slices = sched->slices;
         }
       }
-      if (auto text = ReadSmallFile(task + "/wchan", 64); text && *text != "0") {
+      if (auto text = files.wchan.Read(64); text && *text != "0") {
         thread.wchan = PrintableName(*text);
       }
-      if (auto text = ReadSmallFile(task + "/cgroup", 8192)) {
+      if (auto text = files.cgroup.Read(8192)) {
         for (std::string& folder : CpuCgroupFolders(*text)) {
           if (std::find(folders.begin(), folders.end(), folder) == folders.end()) {
             folders.push_back(std::move(folder));
@@ -608,6 +638,12 @@ class LiveSourceImpl final : public LiveSource {
         }
       }
       host.threads.push_back(std::move(thread));
+    }
+    if (process.files.size() > host.threads.size()) {
+      std::erase_if(process.files, [&](const auto& of) {
+        return std::none_of(host.threads.begin(), host.threads.end(),
+                            [&](const ThreadSample& t) { return t.tid == of.first; });
+      });
     }
     // Threads may sit in different groups (v1): the sum over the groups.
     for (const std::string& folder : folders) {
@@ -697,12 +733,15 @@ class LiveSourceImpl final : public LiveSource {
   std::unique_ptr<HardwareSource> hardware_;
   uint64_t next_tick_ns_ = 0;
   uint64_t next_scan_ns_ = 0;
+  uint64_t scans_ = 0;
+  EndedProcesses ended_;
   std::map<std::string, std::optional<CpuStat>> throttles_;  // by folder, of this sample
   std::map<ProcessKey, std::unique_ptr<Tracked>> tracked_;
   std::map<uint32_t, Candidate> candidates_;  // by pid: processes without a board
   std::map<ProcessKey, std::string> unusable_;
   std::vector<BlindSpot> blind_;
   bool first_ = true;
+  bool blind_spots_due_ = true;  // they may have changed: looked at when something was read
   bool denied_ = false;
   bool level_denied_ = false;
   mc_level requested_level_ = MC_LEVEL_UNSET;

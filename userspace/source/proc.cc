@@ -3,12 +3,14 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cctype>
 #include <cerrno>
 #include <charconv>
@@ -70,6 +72,53 @@ std::optional<std::string> ReadSmallFile(const std::string& path, size_t max_byt
     text.append(buffer, n);
   }
   close(fd);
+  return text;
+}
+
+namespace {
+
+// Descriptors held by KeptFile, of the program.
+std::atomic<size_t> g_kept{0};
+
+bool MayKeepOneMore() {
+  static const size_t most = [] {
+    rlimit limit{};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    return static_cast<size_t>(std::min<rlim_t>(limit.rlim_cur / 2, 16384));
+  }();
+  if (g_kept.fetch_add(1) < most) return true;
+  g_kept.fetch_sub(1);
+  return false;
+}
+
+}  // namespace
+
+KeptFile::~KeptFile() {
+  if (fd_ < 0) return;
+  close(fd_);
+  g_kept.fetch_sub(1);
+}
+
+std::optional<std::string> KeptFile::Read(size_t max_bytes) {
+  if (fd_ < 0) {
+    if (!MayKeepOneMore()) return ReadSmallFile(path_, max_bytes);
+    fd_ = open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd_ < 0) {
+      g_kept.fetch_sub(1);
+      return std::nullopt;
+    }
+  }
+  std::string text;
+  char buffer[4096];
+  while (text.size() < max_bytes) {
+    const size_t wanted = std::min(sizeof(buffer), max_bytes - text.size());
+    const ssize_t n = pread(fd_, buffer, wanted, static_cast<off_t>(text.size()));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return std::nullopt;
+    text.append(buffer, static_cast<size_t>(n));
+    // The kernel writes such a file whole, as far as there is room.
+    if (static_cast<size_t>(n) < wanted) break;
+  }
   return text;
 }
 
@@ -157,14 +206,25 @@ ProcStatFile::~ProcStatFile() {
   if (pidfd_ >= 0) close(pidfd_);
 }
 
-std::vector<bool> ProcStatFile::CertainlyRun(const std::vector<const ProcStatFile*>& files) {
-  std::vector<bool> runs(files.size());
-  std::vector<pollfd> ended;
-  ended.reserve(files.size());
-  for (const ProcStatFile* file : files) ended.push_back({file->pidfd_, POLLIN, 0});
-  if (poll(ended.data(), ended.size(), 0) < 0) return runs;
-  for (size_t i = 0; i < files.size(); ++i) runs[i] = ended[i].fd >= 0 && ended[i].revents == 0;
-  return runs;
+EndedProcesses::EndedProcesses() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {}
+EndedProcesses::~EndedProcesses() {
+  if (epoll_ >= 0) close(epoll_);
+}
+
+bool EndedProcesses::Watch(const ProcStatFile& file) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = const_cast<ProcStatFile*>(&file);
+  return file.pidfd_ >= 0 && epoll_ctl(epoll_, EPOLL_CTL_ADD, file.pidfd_, &event) == 0;
+}
+
+std::set<const ProcStatFile*> EndedProcesses::Ended() {
+  std::set<const ProcStatFile*> ended;
+  // More than so many at once are told the next time.
+  epoll_event events[64];
+  const int n = epoll_wait(epoll_, events, 64, 0);
+  for (int i = 0; i < n; ++i) ended.insert(static_cast<const ProcStatFile*>(events[i].data.ptr));
+  return ended;
 }
 
 std::optional<ProcStat> ProcStatFile::Read() const { return ReadProcStat(fd_); }

@@ -8,8 +8,10 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace mycroft {
@@ -21,6 +23,24 @@ std::string PrintableName(const char* bytes, size_t size);
 
 // At most `max_bytes` of a file; nullopt when it cannot be read.
 std::optional<std::string> ReadSmallFile(const std::string& path, size_t max_bytes = 65536);
+
+// A file of /proc that is read again and again. Held open after the first reading, up to
+// half of the descriptors that this program may have, which saves the way to it; after
+// that opened for each reading. A file of a thread means this thread, and never a later
+// one with the same number, as long as it is held. One thread at a time.
+class KeptFile {
+ public:
+  explicit KeptFile(std::string path) : path_(std::move(path)) {}
+  ~KeptFile();
+  KeptFile(const KeptFile&) = delete;
+  KeptFile& operator=(const KeptFile&) = delete;
+  // From its start, at most `max_bytes`; nullopt when it cannot be read.
+  std::optional<std::string> Read(size_t max_bytes);
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+};
 
 // All numeric entries of the folder, sorted.
 std::vector<uint32_t> ListNumericEntries(const std::string& folder);
@@ -46,13 +66,28 @@ class ProcStatFile {
   ProcStatFile& operator=(const ProcStatFile&) = delete;
   // nullopt: the process is gone, or its line cannot be read.
   std::optional<ProcStat> Read() const;
-  // Of each: true: the kernel says that the process has not ended; false: it has, or only
-  // Read can tell. One system call for all.
-  static std::vector<bool> CertainlyRun(const std::vector<const ProcStatFile*>& files);
 
  private:
+  friend class EndedProcesses;
   int fd_;
   int pidfd_ = -1;  // readable once the process has ended; -1: another root than /proc
+};
+
+// Which of many processes have ended, by one system call that costs the same for each number
+// of them. One thread at a time.
+class EndedProcesses {
+ public:
+  EndedProcesses();
+  ~EndedProcesses();
+  EndedProcesses(const EndedProcesses&) = delete;
+  EndedProcesses& operator=(const EndedProcesses&) = delete;
+  // Until `file` is destroyed. False: the kernel does not tell its end, only Read() can.
+  bool Watch(const ProcStatFile& file);
+  // Those watched that have ended, each time until they are destroyed.
+  std::set<const ProcStatFile*> Ended();
+
+ private:
+  int epoll_;
 };
 
 // The pid in the innermost namespace of that process or task (NSpid of status).

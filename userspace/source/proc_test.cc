@@ -6,11 +6,16 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
+#include <deque>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 namespace mycroft {
 namespace {
@@ -297,23 +302,65 @@ TEST(ProcStatFile, MeansOneProcessAndSeesItsEnd) {
   }
   close(go[0]);
   const ProcStatFile file("/proc", static_cast<uint32_t>(pid));
-  EXPECT_TRUE(ProcStatFile::CertainlyRun({&file})[0]);
+  const ProcStatFile self("/proc", static_cast<uint32_t>(getpid()));
+  EndedProcesses ended;
+  EXPECT_TRUE(ended.Watch(file));
+  EXPECT_TRUE(ended.Watch(self));
+  EXPECT_THAT(ended.Ended(), IsEmpty());
   ASSERT_TRUE(file.Read());
   EXPECT_EQ(file.Read()->parent, static_cast<uint32_t>(getpid()));
   close(go[1]);
   siginfo_t info;
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT), 0);
-  EXPECT_FALSE(ProcStatFile::CertainlyRun({&file})[0]);
+  EXPECT_THAT(ended.Ended(), ElementsAre(&file));
   EXPECT_EQ(file.Read()->state, 'Z');
   ASSERT_EQ(waitpid(pid, nullptr, 0), pid);
-  EXPECT_FALSE(ProcStatFile::CertainlyRun({&file})[0]);
+  EXPECT_THAT(ended.Ended(), ElementsAre(&file));
   EXPECT_FALSE(file.Read());
 }
 
 TEST(ProcStatFile, NoSuchProcess) {
   const ProcStatFile file("/proc", 0x3fffff);
-  EXPECT_FALSE(ProcStatFile::CertainlyRun({&file})[0]);
+  EndedProcesses ended;
+  EXPECT_FALSE(ended.Watch(file));
+  EXPECT_THAT(ended.Ended(), IsEmpty());
   EXPECT_FALSE(file.Read());
+}
+
+TEST(KeptFile, IsReadAgainAndMeansOneThread) {
+  std::atomic<uint32_t> tid{0};
+  std::atomic<bool> end{false};
+  std::thread thread([&] {
+    tid = static_cast<uint32_t>(gettid());
+    while (!end) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  while (tid == 0) std::this_thread::yield();
+  const std::string path = "/proc/self/task/" + std::to_string(tid) + "/";
+  KeptFile schedstat(path + "schedstat"), cgroup(path + "cgroup");
+  const auto first = ParseSchedstat(schedstat.Read(256).value_or(""));
+  ASSERT_TRUE(first);
+  EXPECT_EQ(cgroup.Read(8192), ReadSmallFile(path + "cgroup", 8192));
+  EXPECT_EQ(cgroup.Read(5), ReadSmallFile(path + "cgroup", 5));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  const auto later = ParseSchedstat(schedstat.Read(256).value_or(""));
+  ASSERT_TRUE(later);
+  EXPECT_GT(later->slices, first->slices);
+  end = true;
+  thread.join();
+  EXPECT_FALSE(schedstat.Read(256));
+  EXPECT_FALSE(KeptFile("/nonexistent/stat").Read(256));
+}
+
+// One that cannot be held open is read all the same.
+TEST(KeptFile, AsManyAsThereMayBe) {
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  std::deque<KeptFile> files;
+  for (rlim_t i = 0; i < std::min<rlim_t>(limit.rlim_cur, 40'000); ++i) {
+    ASSERT_TRUE(files.emplace_back("/proc/self/stat").Read(64)) << i;
+  }
+  files.clear();
+  EXPECT_TRUE(KeptFile("/proc/self/stat").Read(64));
 }
 
 }  // namespace

@@ -30,6 +30,7 @@
 
 #include "userspace/attribute/pipeline.h"
 #include "userspace/base/clock.h"
+#include "userspace/base/memory.h"
 #include "userspace/decode/bpf_kernel_probes.h"
 #include "userspace/decode/live_source.h"
 #include "userspace/model/devices.h"
@@ -175,7 +176,8 @@ double PeakMiB() {
 
 void BM_Agent(benchmark::State& state) {
   const bool store = state.range(0) != 0;
-  const uint64_t every_ns = kSecond / static_cast<uint64_t>(state.range(1));
+  // A little slower, or the samples would come at the same moment of each operation.
+  const uint64_t every_ns = kSecond / static_cast<uint64_t>(state.range(1)) * 51 / 50;
   char folder[] = "/tmp/mycroft-agent-bench-XXXXXX";
   if (mkdtemp(folder) == nullptr) return state.SkipWithError("no folder for the recording");
   for (auto _ : state) {
@@ -274,4 +276,10 @@ BENCHMARK(BM_Agent)
 }  // namespace
 }  // namespace mycroft
 
-BENCHMARK_MAIN();
+int main(int argc, char** argv) {
+  mycroft::KeepHeapHot();  // as the command does
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
