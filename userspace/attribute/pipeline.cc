@@ -980,14 +980,22 @@ class Pipeline::Impl {
     std::string figures;
   };
 
-  static Starvation StarvationOf(const Worker& worker, const BlameResult& blame, uint64_t since) {
+  Starvation StarvationOf(const Worker& worker, const BlameResult& blame, uint64_t since) {
     Starvation out;
     out.worker = &worker;
     double turn_ns = 0;
-    out.share = CpuStarvation(worker, since, &out.figures, &turn_ns);
+    std::optional<double> usual;
+    out.share = CpuStarvation(worker, since, &out.figures, &turn_ns, &usual);
+    // Samples of before the onset are not kept for as long as a slow time may last.
+    UsualWait& known = usual_waits_[&worker];
+    if (usual) known = {since, *usual};
+    const double before = known.until_ns <= since ? known.share : 0;
     const bool turns = turn_ns == 0 || TurnsExplain(turn_ns, TransitExcess(blame, worker));
-    if (blame.lost_ns > 0 && turns) {
-      out.explained = out.share * (blame.normal_ns + blame.lost_ns) / blame.lost_ns;
+    if (blame.lost_ns > 0 && turns && out.share > before) {
+      // A thread that waits the share s of the time works 1 - s as fast: of the time now,
+      // (s - before) / (1 - before) is lost by waiting more than before.
+      const double more = (out.share - before) / (1 - before);
+      out.explained = more * (blame.normal_ns + blame.lost_ns) / blame.lost_ns;
     }
     return out;
   }
@@ -1131,6 +1139,11 @@ class Pipeline::Impl {
     uint64_t since_ns = 0;
     size_t cycles = 0;
   };
+  struct UsualWait {
+    uint64_t until_ns = 0;
+    double share = 0;  // see CpuStarvation()
+  };
+  WorkerMap<UsualWait> usual_waits_;
   WorkerMap<Quiet> quiet_until_;  // by first worker of the job
 };
 

@@ -57,14 +57,20 @@ class PipelineTest : public ::testing::Test {
   }
   // Rank 1 becomes slow, while its proxy thread waits for a CPU `waited_ns` of the 90 ms of
   // each cycle, in so many turns; 0: the kernel does not count turns.
-  void SlowOnABusyHost(const Costs& slow, uint64_t waited_ns, uint64_t turns = 0) {
+  // Before that it waited `usual_ns` of the 10 ms of each.
+  void SlowOnABusyHost(const Costs& slow, uint64_t waited_ns, uint64_t turns = 0,
+                       uint64_t usual_ns = 0, int cycles = 8) {
     HandMadeJob job(4);
     for (int rank = 0; rank < 4; ++rank) {
       job.Host(rank).threads = {
           {.tid = 7, .roles = MC_THREAD_PROGRESS, .slices = turns > 0 ? 1000u : 0u}};
     }
-    Warm(job);
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < 40; ++i) {
+      job.Host(1).threads[0].runq_wait_ns += usual_ns;
+      job.Host(1).threads[0].slices += usual_ns > 0 ? turns : 0;
+      Steps(job, 1, Costs(job.ranks()));
+    }
+    for (int i = 0; i < cycles; ++i) {
       job.Host(1).threads[0].runq_wait_ns += waited_ns;
       job.Host(1).threads[0].slices += turns;
       Steps(job, 1, slow);
@@ -489,6 +495,24 @@ TEST_F(PipelineTest, ABusyHostIsNotTheCauseOfASlowGpu) {
   SlowOnABusyHost(slow, 20'000'000);
   ExpectOne(IncidentKind::kSlow, 1, Component::kGpu);
   EXPECT_THAT(At(0).rejected, Contains(Field(&Rejected::reason, HasSubstr("too little"))));
+}
+
+// Its threads waited as much before: what has changed is the GPU. Also when the samples of
+// before are no longer kept.
+TEST_F(PipelineTest, AHostAsBusyAsEver) {
+  Costs slow(4);
+  slow[1].gpu_ms = 81;
+  SlowOnABusyHost(slow, 60'000'000, 0, 6'000'000, 200);
+  ExpectOne(IncidentKind::kSlow, 1, Component::kGpu);
+}
+
+// It waited a third of the time, and now waits two thirds: that costs as much as if it had
+// not waited before.
+TEST_F(PipelineTest, ABusyHostThatBecomesBusier) {
+  Costs slow(4);
+  slow[1].gpu_ms = 81;
+  SlowOnABusyHost(slow, 84'000'000, 0, 3'000'000, 200);
+  ExpectOne(IncidentKind::kSlow, 1, Component::kHost);
 }
 
 TEST_F(PipelineTest, GpuOrHostWhenWaitingForACpuExplainsSomeOfIt) {

@@ -597,63 +597,90 @@ double SeenWaiting(const std::deque<HostAt>& samples, size_t first, uint32_t tid
   return waited;
 }
 
-// The share of the time since sample `first`; replaces *text and *turn_ns where it is more
-// than `worst`.
+struct ThreadWait {
+  double waited = 0, ran = 0;  // ns
+  uint64_t slices = 0;         // times it was given a CPU; 0: the kernel does not say
+};
+
+// Of the thread between two samples, by the kernel's figures; nullopt where they do not tell.
+std::optional<ThreadWait> WaitBetween(const HostAt& from, const HostAt& to, uint32_t tid) {
+  const ThreadSample* before = FindThread(from.sample, tid);
+  const ThreadSample* now = FindThread(to.sample, tid);
+  if (before == nullptr || now == nullptr || now->runq_wait_ns < before->runq_wait_ns ||
+      now->run_ns < before->run_ns) {
+    return std::nullopt;
+  }
+  ThreadWait wait;
+  wait.waited = static_cast<double>(now->runq_wait_ns - before->runq_wait_ns);
+  wait.ran = static_cast<double>(now->run_ns - before->run_ns);
+  if (before->slices > 0 && now->slices > before->slices) wait.slices = now->slices - before->slices;
+  return wait;
+}
+
+// A sum over CPUs, added when a throttling is over.
+double ThrottledShare(const HostAt& from, const HostAt& to) {
+  if (to.t_ns <= from.t_ns || to.sample.throttled_ns <= from.sample.throttled_ns) return 0;
+  return std::min(1.0, static_cast<double>(to.sample.throttled_ns - from.sample.throttled_ns) /
+                           static_cast<double>(to.t_ns - from.t_ns));
+}
+
+// The share that this thread (0: its cgroup) waited from sample to sample; 0: not known.
+double WaitedShare(const HostAt& from, const HostAt& to, uint32_t tid) {
+  if (tid == 0) return ThrottledShare(from, to);
+  const std::optional<ThreadWait> wait = WaitBetween(from, to, tid);
+  if (!wait || to.t_ns <= from.t_ns) return 0;
+  const double elapsed = static_cast<double>(to.t_ns - from.t_ns);
+  return wait->waited / std::max(elapsed, wait->waited + wait->ran);
+}
+
+// The share of the time since sample `first`; replaces *text, *turn_ns and *who, the thread
+// (0: its cgroup), where it is more than `worst`.
 double StarvationSince(const Worker& worker, size_t first, double worst, std::string* text,
-                       double* turn_ns) {
+                       double* turn_ns, uint32_t* who) {
   const HostAt& from = worker.host_samples[first];
   const HostAt& to = worker.host_samples.back();
   const double elapsed = static_cast<double>(to.t_ns - from.t_ns);
   if (elapsed <= 0) return worst;
   char buffer[192];
-  auto keep = [&](double share, double turn) {
+  auto keep = [&](uint32_t tid, double share, double turn) {
     worst = share;
+    *who = tid;
     if (turn_ns != nullptr) *turn_ns = turn;
     if (text != nullptr) *text = buffer;
   };
   for (const ThreadSample& now : to.sample.threads) {
-    const ThreadSample* before = FindThread(from.sample, now.tid);
-    if (before == nullptr || now.runq_wait_ns < before->runq_wait_ns ||
-        now.run_ns < before->run_ns) {
-      continue;
-    }
-    double waited = static_cast<double>(now.runq_wait_ns - before->runq_wait_ns);
-    const double ran = static_cast<double>(now.run_ns - before->run_ns);
-    double turn = now.slices > before->slices && before->slices > 0
-                      ? waited / static_cast<double>(now.slices - before->slices)
-                      : 0;
+    std::optional<ThreadWait> wait = WaitBetween(from, to, now.tid);
+    if (!wait) continue;
+    double turn = wait->slices > 0 ? wait->waited / static_cast<double>(wait->slices) : 0;
     // The kernel adds a wait when it is over.
     const double seen = SeenWaiting(worker.host_samples, first, now.tid);
-    if (seen > waited) {
-      waited = seen;
+    if (seen > wait->waited) {
+      wait->waited = seen;
       turn = 0;
     }
-    const double share = waited / std::max(elapsed, waited + ran);
+    const double share = wait->waited / std::max(elapsed, wait->waited + wait->ran);
     if (share <= worst) continue;
     std::snprintf(buffer, sizeof(buffer),
                   "its %s thread (tid %u) waited for a CPU %.0f ms of the last %.0f ms",
                   (now.roles & MC_THREAD_PROGRESS) != 0 ? "proxy" : "main", now.tid,
-                  std::min(waited, elapsed) / 1e6, elapsed / 1e6);
-    keep(share, turn);
+                  std::min(wait->waited, elapsed) / 1e6, elapsed / 1e6);
+    keep(now.tid, share, turn);
   }
-  if (to.sample.throttled_ns > from.sample.throttled_ns) {
-    // A sum over CPUs, added when a throttling is over.
-    const double throttled =
-        std::min(elapsed, static_cast<double>(to.sample.throttled_ns - from.sample.throttled_ns));
-    if (throttled / elapsed > worst) {
-      std::snprintf(buffer, sizeof(buffer),
-                    "its cgroup was throttled %.0f ms of the last %.0f ms (CPU quota)",
-                    throttled / 1e6, elapsed / 1e6);
-      keep(throttled / elapsed, 0);
-    }
+  if (const double throttled = ThrottledShare(from, to); throttled > worst) {
+    std::snprintf(buffer, sizeof(buffer),
+                  "its cgroup was throttled %.0f ms of the last %.0f ms (CPU quota)",
+                  throttled * elapsed / 1e6, elapsed / 1e6);
+    keep(0, throttled, 0);
   }
   return worst;
 }
 
 }  // namespace
 
-double CpuStarvation(const Worker& worker, uint64_t since_ns, std::string* text, double* turn_ns) {
+double CpuStarvation(const Worker& worker, uint64_t since_ns, std::string* text, double* turn_ns,
+                     std::optional<double>* usual) {
   if (turn_ns != nullptr) *turn_ns = 0;
+  if (usual != nullptr) usual->reset();
   const std::deque<HostAt>& samples = worker.host_samples;
   if (samples.size() < 2) return 0;
   auto newest_at = [&](uint64_t t_ns) {  // or the oldest
@@ -669,11 +696,19 @@ double CpuStarvation(const Worker& worker, uint64_t since_ns, std::string* text,
         2 * (now - samples[first + 1].t_ns) >= now - since_ns) {
       ++first;
     }
-    return StarvationSince(worker, first, 0, text, turn_ns);
+    uint32_t who = 0;
+    const double share = StarvationSince(worker, first, 0, text, turn_ns, &who);
+    const size_t onset = newest_at(since_ns);
+    if (usual != nullptr && share > 0 && onset > 0 && samples[onset].t_ns <= since_ns) {
+      *usual = WaitedShare(samples.front(), samples[onset], who);
+    }
+    return share;
   }
   double worst = 0;
+  uint32_t who = 0;
   for (uint64_t window : {kSoonNs, kLongNs}) {
-    worst = StarvationSince(worker, newest_at(now - std::min(now, window)), worst, text, turn_ns);
+    worst =
+        StarvationSince(worker, newest_at(now - std::min(now, window)), worst, text, turn_ns, &who);
   }
   return worst;
 }

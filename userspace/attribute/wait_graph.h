@@ -78,9 +78,10 @@ bool ProgressEnded(const Worker& worker);
 // without two samples. The kernel adds a wait to its figures when the wait is over: a thread
 // that is runnable in sample after sample waited whenever it did not run. `text` gets the figures,
 // `turn_ns` the mean wait of that thread until it got a CPU (0: not known, or its cgroup was
-// throttled).
+// throttled), `usual` the share of the same thread or cgroup before `since_ns`, as far back as
+// samples are kept (nullopt: not that far): on a busy host every thread waits, always.
 double CpuStarvation(const Worker& worker, uint64_t since_ns, std::string* text,
-                     double* turn_ns = nullptr);
+                     double* turn_ns = nullptr, std::optional<double>* usual = nullptr);
 
 // Edges that share workers, directly or through others, together: each group has a
 // cause of its own.

@@ -40,6 +40,7 @@ constexpr uint64_t kSilentNs = 30 * kSecond;
 constexpr uint64_t kActivityNs = 2 * kSecond;
 constexpr uint32_t kMaxOpsPerTick = 65536;
 constexpr uint64_t kMaxRescanNs = 10 * kSecond;
+constexpr uint64_t kMaxScanPauseNs = 5 * kSecond;
 constexpr size_t kMaxProcesses = 256;
 
 std::string Trim(std::string text) {

@@ -87,7 +87,9 @@ int Main(char** argv) {
   int verdict = std::system((std::string(argv[1]) + " diagnose " + recording + " >" + folder +
                              "/diagnose.log 2>&1")
                                 .c_str());
-  expect(WIFEXITED(verdict) && WEXITSTATUS(verdict) == 0,
+  // 4, a degraded view: those that attached the probes say which this kernel does not take.
+  const int code = WIFEXITED(verdict) ? WEXITSTATUS(verdict) : -1;
+  expect(code == 0 || code == 4,
          "diagnose cannot read it, or finds a fault in a healthy job");
   if (failures > 0) std::system(("cat " + folder + "/diagnose.log").c_str());
 
