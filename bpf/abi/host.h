@@ -50,7 +50,7 @@ struct mc_host_stack {
 
 /* Map mc_host_processes[pid]: the agent makes and deletes the entries. */
 struct mc_host_process {
-	uint64_t reclaims, reclaim_ns, reclaim_max_ns; /* direct, by any of its threads */
+	uint64_t reclaims, reclaim_ns, reclaim_max_ns; /* direct or for its cgroup, by any of its threads */
 };
 
 /* Map mc_host_connections: TCP connections of the whole host that retransmitted. */

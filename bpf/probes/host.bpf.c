@@ -230,8 +230,7 @@ int host_stack_now(struct bpf_iter__task *ctx)
 
 /* ---- memory ------------------------------------------------------------------------- */
 
-SEC("tp_btf/mm_vmscan_direct_reclaim_begin")
-int BPF_PROG(host_reclaim_begin)
+static __always_inline int reclaim_begins(void)
 {
 	struct mc_ids ids = mc_current_ids();
 	uint64_t key, now;
@@ -245,8 +244,7 @@ int BPF_PROG(host_reclaim_begin)
 	return 0;
 }
 
-SEC("tp_btf/mm_vmscan_direct_reclaim_end")
-int BPF_PROG(host_reclaim_end)
+static __always_inline int reclaim_ends(void)
 {
 	uint64_t key = bpf_get_current_pid_tgid();
 	uint64_t *begin = bpf_map_lookup_elem(&mc_host_reclaims, &key);
@@ -267,6 +265,32 @@ int BPF_PROG(host_reclaim_end)
 	if (ns > p->reclaim_max_ns)
 		p->reclaim_max_ns = ns;
 	return 0;
+}
+
+/* For lack of memory in the machine ... */
+SEC("tp_btf/mm_vmscan_direct_reclaim_begin")
+int BPF_PROG(host_reclaim_begin)
+{
+	return reclaim_begins();
+}
+
+SEC("tp_btf/mm_vmscan_direct_reclaim_end")
+int BPF_PROG(host_reclaim_end)
+{
+	return reclaim_ends();
+}
+
+/* ... and for the limit of a memory cgroup, as that of a container. */
+SEC("tp_btf/mm_vmscan_memcg_reclaim_begin")
+int BPF_PROG(host_memcg_reclaim_begin)
+{
+	return reclaim_begins();
+}
+
+SEC("tp_btf/mm_vmscan_memcg_reclaim_end")
+int BPF_PROG(host_memcg_reclaim_end)
+{
+	return reclaim_ends();
 }
 
 /*

@@ -150,9 +150,13 @@ class LiveSourceImpl final : public LiveSource {
     }
     uint64_t now = options_.now_ns ? options_.now_ns() : MonotonicNs();
     if (now >= next_scan_ns_) {
+      const uint64_t begin = ReadClockNs(CLOCK_THREAD_CPUTIME_ID);
       Scan(now);
+      const uint64_t took = ReadClockNs(CLOCK_THREAD_CPUTIME_ID) - begin;
+      // A host with thousands of processes is listed less often: a percent of a CPU at most.
+      const uint64_t pause = std::min(100 * took, kMaxScanPauseNs);
+      next_scan_ns_ = now + std::max(options_.scan_interval_ns, pause);
       blind_spots_due_ = true;
-      next_scan_ns_ = now + options_.scan_interval_ns;
     }
     if (options_.gpu_sampling_ns != 0) SampleActivity(now);
     Snapshot snapshot;

@@ -9,6 +9,8 @@
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -480,7 +482,78 @@ TEST_F(HostBpfTest, RetransmitsAreCountedForTheOwnerOfTheSocket) {
   for (int fd : ready) close(fd);
 }
 
-// Direct reclaim needs a machine without free memory (tests/vm); here: none is counted
+// A memory cgroup of its own with a limit; ended by the destructor.
+class SmallGroup {
+ public:
+  explicit SmallGroup(uint64_t limit_bytes) {
+    const std::vector<std::string> homes =
+        CgroupFolders(ReadSmallFile("/proc/self/cgroup").value_or(""), "memory");
+    for (const std::string& home : homes) {
+      folder_ = home + "/mycroft-test-" + std::to_string(getpid());
+      if (mkdir(folder_.c_str(), 0755) != 0) continue;
+      for (const char* limit : {"/memory.max", "/memory.limit_in_bytes"}) {
+        if (Write(folder_ + limit, std::to_string(limit_bytes))) return;
+      }
+      rmdir(folder_.c_str());
+    }
+    folder_.clear();
+  }
+  ~SmallGroup() {
+    if (!folder_.empty()) rmdir(folder_.c_str());
+  }
+  bool made() const { return !folder_.empty(); }
+  bool Join() const { return Write(folder_ + "/cgroup.procs", "0"); }
+
+ private:
+  static bool Write(const std::string& path, const std::string& text) {
+    const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    const bool written = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+    close(fd);
+    return written;
+  }
+  std::string folder_;
+};
+
+// As in a container that reads more than its memory limit.
+TEST_F(HostBpfTest, ReclaimForTheLimitOfACgroupIsCounted) {
+  constexpr off_t kLimit = 16 << 20;
+  const SmallGroup group(kLimit);
+  if (!group.made()) GTEST_SKIP() << "NOT TESTED: no memory cgroup can be made here";
+  char name[] = "/var/tmp/mycroft-host-test-XXXXXX";
+  const int file = mkstemp(name);
+  ASSERT_GE(file, 0);
+  unlink(name);
+  ASSERT_EQ(ftruncate(file, 8 * kLimit), 0);
+  struct statfs kind {};
+  ASSERT_EQ(fstatfs(file, &kind), 0);
+  if (kind.f_type == 0x01021994) GTEST_SKIP() << "NOT TESTED: /var/tmp is in memory";
+  int go[2];
+  ASSERT_EQ(pipe(go), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    char byte;
+    if (!group.Join() || read(go[0], &byte, 1) != 1) _exit(1);
+    static char buffer[1 << 20];
+    for (off_t at = 0; at < 8 * kLimit; at += sizeof(buffer)) {
+      if (pread(file, buffer, sizeof(buffer), at) != sizeof(buffer)) _exit(2);
+    }
+    _exit(0);
+  }
+  host_->Watch(std::vector<HostWatch>{{.pid = static_cast<uint32_t>(child), .start_time = 1}});
+  ASSERT_EQ(write(go[1], "x", 1), 1);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  for (const int fd : {file, go[0], go[1]}) close(fd);
+  ASSERT_TRUE(WIFEXITED(status)) << WTERMSIG(status);
+  ASSERT_EQ(WEXITSTATUS(status), 0);
+  const auto rows = host_->Processes();
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_GT(rows[0].reclaims.value_or(0), 10u);
+  EXPECT_GT(rows[0].reclaim_ns.value_or(0), 0u);
+}
+
+// That of the whole machine needs one without free memory (tests/vm); here: none is counted
 // where there was none, and the value is there.
 TEST_F(HostBpfTest, WithoutReclaimThereIsZeroAndNotNothing) {
   host_->Watch(std::vector<HostWatch>{{.pid = pid_, .start_time = 1, .tids = {}}});
