@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <mutex>
 #include <utility>
 
@@ -39,43 +38,14 @@ constexpr char kInitialPids[] = "pid:[4026531836]";
 
 }  // namespace
 
-struct GpuHealth::Worker {
-  explicit Worker(const GpuHealthOptions& options) : library(options.nvml_library) {}
-
-  // An answer of the driver.
-  struct Answer {
-    std::string library, problem;
-    size_t failed = 0;
-    std::vector<NvmlDevice> devices;
-    std::vector<std::pair<size_t, NvmlReading>> readings;  // index of the device
-    std::vector<NvmlXid> xids;
-    uint64_t cost_ns = 0;
-  };
-
-  void Run() {
-    std::unique_lock<std::mutex> lock(mutex);
-    for (;;) {
-      changed.wait(lock, [this] { return stop || asked; });
-      if (stop) break;
-      asked = false;
-      busy = true;
-      const uint64_t now = now_ns;
-      const std::set<std::string> of = wanted;
-      const bool everything = all;
-      lock.unlock();
-      Answer fresh = Ask(now, of, everything);
-      lock.lock();
-      busy = false;
-      calling.clear();
-      answer = std::move(fresh);
-      changed.notify_all();
-    }
-    ended = true;
-    changed.notify_all();
-  }
+// What its thread holds and does; it may outlive GpuHealth.
+struct GpuHealth::Driver {
+  explicit Driver(const GpuHealthOptions& options) : library(options.nvml_library) {}
 
   // The only place that enters the driver.
-  Answer Ask(uint64_t now, const std::set<std::string>& of, bool everything) {
+  Answer Ask(const Question& question) {
+    const uint64_t now = question.now_ns;
+    const std::set<std::string>& of = question.wanted;
     Answer out;
     const uint64_t begin = ReadClockNs(CLOCK_THREAD_CPUTIME_ID);
     if (!nvml) {
@@ -121,7 +91,7 @@ struct GpuHealth::Worker {
     if (slowly) next_slow_ns = now + kSlowNs;
     for (size_t i = 0; i < devices.size(); ++i) {
       const std::string& address = devices[i].address;
-      if (!everything && of.count(address) == 0) continue;
+      if (!question.all && of.count(address) == 0) continue;
       {
         const std::lock_guard<std::mutex> lock(mutex);
         calling = address;
@@ -148,30 +118,13 @@ struct GpuHealth::Worker {
   uint64_t next_open_ns = 0, next_list_ns = 0, next_missing_ns = 0, next_slow_ns = 0;
 
   std::mutex mutex;
-  std::condition_variable changed;
-  // All below: guarded by mutex.
-  bool stop = false, asked = false, busy = false, ended = false, all = false;
-  uint64_t now_ns = 0;  // of the request that is under way, or the last
-  std::set<std::string> wanted;
-  std::string calling;  // address of the GPU that is asked about; empty: none
-  std::optional<Answer> answer;
+  std::string calling;  // address of the GPU that is asked about; empty: none. By mutex.
 };
 
 GpuHealth::GpuHealth(const GpuHealthOptions& options, const std::string& proc_root)
     : options_(options), initial_pids_(LinkName(proc_root + "/self/ns/pid") == kInitialPids) {}
 
-GpuHealth::~GpuHealth() {
-  if (!worker_ || !thread_.joinable()) return;
-  bool ended = false;
-  {
-    std::unique_lock<std::mutex> lock(worker_->mutex);
-    worker_->stop = true;
-    worker_->changed.notify_all();
-    ended =
-        worker_->changed.wait_for(lock, std::chrono::seconds(2), [this] { return worker_->ended; });
-  }
-  ended ? thread_.join() : thread_.detach();
-}
+GpuHealth::~GpuHealth() = default;
 
 GpuHealthReading GpuHealth::Poll(uint64_t now_ns, const std::set<std::string>& wanted,
                                  bool unnamed) {
@@ -179,8 +132,7 @@ GpuHealthReading GpuHealth::Poll(uint64_t now_ns, const std::set<std::string>& w
   wanted_any_ = wanted_any_ || !wanted.empty() || unnamed || options_.all_gpus;
   if (!wanted_any_) return out;
   if (!options_.nvml_library.empty()) {
-    AskDriver(now_ns, wanted);
-    TakeDriver(now_ns, &out);
+    TakeDriver(now_ns, wanted, &out);
   }
   if (!options_.kernel_log.empty()) TakeLog(now_ns, &out);
   for (const auto& [address, gpu] : gpus_) {
@@ -194,41 +146,26 @@ GpuHealthReading GpuHealth::Poll(uint64_t now_ns, const std::set<std::string>& w
   return out;
 }
 
-void GpuHealth::AskDriver(uint64_t now_ns, const std::set<std::string>& wanted) {
-  if (!worker_) worker_ = std::make_shared<Worker>(options_);
-  if (!options_.own_thread) {
-    Worker::Answer answer = worker_->Ask(now_ns, wanted, options_.all_gpus);
-    const std::lock_guard<std::mutex> lock(worker_->mutex);
-    worker_->now_ns = now_ns;
-    worker_->answer = std::move(answer);
-    return;
-  }
-  if (!thread_.joinable()) thread_ = std::thread([worker = worker_] { worker->Run(); });
-  std::unique_lock<std::mutex> lock(worker_->mutex);
-  if (!worker_->busy && !worker_->asked) {
-    worker_->asked = true;
-    worker_->now_ns = now_ns;
-    worker_->wanted = wanted;
-    worker_->all = options_.all_gpus;
-    worker_->changed.notify_all();
-  }
-  // Mostly it is there in a few milliseconds, and then the values are of this poll. One
-  // that has been silent before is not waited for.
-  const bool silent = now_ns > worker_->now_ns;
-  worker_->changed.wait_for(lock, std::chrono::nanoseconds(silent ? 0 : options_.wait_ns),
-                            [this] { return worker_->answer.has_value(); });
-}
-
-void GpuHealth::TakeDriver(uint64_t now_ns, GpuHealthReading* out) {
-  std::optional<Worker::Answer> answer;
+void GpuHealth::TakeDriver(uint64_t now_ns, const std::set<std::string>& wanted,
+                           GpuHealthReading* out) {
+  const Question question{now_ns, wanted, options_.all_gpus};
+  if (!driver_) driver_ = std::make_shared<Driver>(options_);
+  std::optional<Answer> answer;
   uint64_t silent_since = 0;
   std::string hangs;
-  {
-    const std::lock_guard<std::mutex> lock(worker_->mutex);
-    answer = std::exchange(worker_->answer, std::nullopt);
-    if (!answer && (worker_->busy || worker_->asked) && now_ns >= worker_->now_ns + kSilentNs) {
-      silent_since = worker_->now_ns;
-      hangs = worker_->calling;
+  if (!options_.own_thread) {
+    answer = driver_->Ask(question);
+  } else {
+    if (!asker_) asker_.emplace([driver = driver_](const Question& q) { return driver->Ask(q); });
+    const bool asked = asker_->Ask(question);
+    if (asked) asked_ns_ = now_ns;
+    // Mostly it is there in a few milliseconds, and then the values are of this poll. One
+    // that has been silent before is not waited for.
+    answer = asker_->Take(std::chrono::nanoseconds(asked ? options_.wait_ns : 0));
+    if (!answer && asker_->open() && now_ns >= asked_ns_ + kSilentNs) {
+      silent_since = asked_ns_;
+      const std::lock_guard<std::mutex> lock(driver_->mutex);
+      hangs = driver_->calling;
     }
   }
   if (answer) {

@@ -24,9 +24,10 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <thread>
+#include <utility>
 #include <vector>
 
+#include "userspace/decode/asking_thread.h"
 #include "userspace/decode/hardware.h"
 #include "userspace/decode/snapshot.h"
 #include "userspace/source/nvml.h"
@@ -80,7 +81,21 @@ class GpuHealth {
   GpuHealthReading Poll(uint64_t now_ns, const std::set<std::string>& wanted, bool unnamed);
 
  private:
-  struct Worker;
+  struct Driver;
+  struct Question {
+    uint64_t now_ns = 0;
+    std::set<std::string> wanted;
+    bool all = false;
+  };
+  struct Answer {
+    std::string library, problem;
+    size_t failed = 0;
+    std::vector<NvmlDevice> devices;
+    std::vector<std::pair<size_t, NvmlReading>> readings;  // index of the device
+    std::vector<NvmlXid> xids;
+    uint64_t cost_ns = 0;
+  };
+
   struct Gpu {
     GpuSample given;
     GpuLinkSample link;
@@ -92,16 +107,16 @@ class GpuHealth {
     std::map<uint32_t, Link> links;
   };
 
-  void AskDriver(uint64_t now_ns, const std::set<std::string>& wanted);
-  void TakeDriver(uint64_t now_ns, GpuHealthReading* out);
+  void TakeDriver(uint64_t now_ns, const std::set<std::string>& wanted, GpuHealthReading* out);
   void TakeReading(const NvmlDevice& device, const NvmlReading& reading);
   void TakeLog(uint64_t now_ns, GpuHealthReading* out);
   void AddXid(const HardwareEvent& event, GpuHealthReading* out);
 
   const GpuHealthOptions options_;
   const bool initial_pids_;
-  std::shared_ptr<Worker> worker_;  // shared with its thread, which may outlive this
-  std::thread thread_;
+  std::shared_ptr<Driver> driver_;
+  std::optional<AskingThread<Question, Answer>> asker_;
+  uint64_t asked_ns_ = 0;  // when the driver was asked last
   std::map<std::string, Gpu> gpus_;          // by address
   std::map<uint32_t, std::string> minors_;
   bool wanted_any_ = false;

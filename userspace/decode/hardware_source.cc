@@ -2,9 +2,6 @@
 #include "userspace/decode/hardware_source.h"
 
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <set>
 #include <utility>
 
@@ -24,38 +21,6 @@ constexpr size_t kMaxRows = 4096;
 
 }  // namespace
 
-struct HardwareSource::Worker {
-  explicit Worker(const HardwareOptions& options) : poll(options.poll) {}
-
-  void Run() {
-    std::unique_lock<std::mutex> lock(mutex);
-    for (;;) {
-      changed.wait(lock, [this] { return stop || asked; });
-      if (stop) break;
-      asked = false;
-      busy = true;
-      const uint64_t now = now_ns;
-      const std::vector<ProcessKey> of = processes;
-      lock.unlock();
-      PolledHardware fresh = poll(now, of);
-      lock.lock();
-      busy = false;
-      result = std::move(fresh);
-    }
-    ended = true;
-    changed.notify_all();
-  }
-
-  std::function<PolledHardware(uint64_t, const std::vector<ProcessKey>&)> poll;
-  std::mutex mutex;
-  std::condition_variable changed;
-  // All below: guarded by mutex.
-  bool stop = false, asked = false, busy = false, ended = false;
-  uint64_t now_ns = 0;
-  std::vector<ProcessKey> processes;
-  std::optional<PolledHardware> result;
-};
-
 HardwareSource::HardwareSource(const HardwareOptions& options)
     : options_(options) {
   if (!options_.poll) {
@@ -67,34 +32,23 @@ HardwareSource::HardwareSource(const HardwareOptions& options)
     };
   }
   if (options_.inline_poll) return;
-  worker_ = std::make_shared<Worker>(options_);
+  asker_.emplace([poll = options_.poll](const Asked& asked) {
+    return poll(asked.now_ns, asked.processes);
+  });
 }
 
 void HardwareSource::ReadAhead() {
   if (poller_) poller_->ReadAhead();
 }
 
-HardwareSource::~HardwareSource() {
-  if (!thread_.joinable()) return;
-  bool ended = false;
-  {
-    std::unique_lock<std::mutex> lock(worker_->mutex);
-    worker_->stop = true;
-    worker_->changed.notify_all();
-    ended = worker_->changed.wait_for(lock, std::chrono::seconds(2),
-                                      [this] { return worker_->ended; });
-  }
-  ended ? thread_.join() : thread_.detach();
-}
+HardwareSource::~HardwareSource() = default;
 
 void HardwareSource::ArmDeep(const std::vector<ProcessKey>& processes, uint64_t until_ns) {
   if (options_.probes != nullptr) options_.probes->ArmDeep(processes, until_ns);
 }
 
 bool HardwareSource::Due(uint64_t now_ns) {
-  if (now_ns >= next_ns_ || options_.inline_poll) return now_ns >= next_ns_;
-  const std::lock_guard<std::mutex> lock(worker_->mutex);
-  return worker_->result.has_value();
+  return now_ns >= next_ns_ || (asker_ && asker_->answered());
 }
 
 HardwareReading HardwareSource::Sample(uint64_t now_ns, std::vector<WatchedProcess> processes) {
@@ -113,19 +67,8 @@ HardwareReading HardwareSource::Sample(uint64_t now_ns, std::vector<WatchedProce
   if (options_.inline_poll) {
     if (due) take(options_.poll(now_ns, keys));
   } else {
-    if (!thread_.joinable()) thread_ = std::thread([worker = worker_] { worker->Run(); });
-    const std::lock_guard<std::mutex> lock(worker_->mutex);
-    if (worker_->result) {
-      take(*std::move(worker_->result));
-      worker_->result.reset();
-    }
-    if (due && !worker_->busy && !worker_->asked) {
-      worker_->asked = true;
-      worker_->now_ns = now_ns;
-      worker_->processes = keys;
-      poll_since_ns_ = now_ns;
-      worker_->changed.notify_all();
-    }
+    if (auto polled = asker_->Take()) take(*std::move(polled));
+    if (due && asker_->Ask({now_ns, keys})) poll_since_ns_ = now_ns;
   }
   blind_spots_ = polled_.blind_spots;
   if (poll_since_ns_ != 0 && now_ns > poll_since_ns_ + kHangNs) {

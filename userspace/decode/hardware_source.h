@@ -21,10 +21,10 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "userspace/decode/asking_thread.h"
 #include "userspace/decode/hardware.h"
 #include "userspace/decode/hardware_poller.h"
 #include "userspace/decode/kernel_probes.h"
@@ -69,7 +69,10 @@ class HardwareSource {
   void ArmDeep(const std::vector<ProcessKey>& processes, uint64_t until_ns);
 
  private:
-  struct Worker;
+  struct Asked {
+    uint64_t now_ns = 0;
+    std::vector<ProcessKey> processes;
+  };
   using QpKey = std::pair<std::pair<std::string, uint32_t>, uint64_t>;
   struct Process {
     std::optional<ProcessHardware> last;  // as emitted, without rows
@@ -97,8 +100,7 @@ class HardwareSource {
 
   HardwareOptions options_;
   std::shared_ptr<HardwarePoller> poller_;  // null with options.poll
-  std::shared_ptr<Worker> worker_;  // shared with its thread, which may outlive this
-  std::thread thread_;
+  std::optional<AskingThread<Asked, PolledHardware>> asker_;  // not with inline_poll
   uint64_t next_ns_ = 0;
   uint64_t poll_since_ns_ = 0;  // 0: none under way
   PolledHardware polled_;       // the last one
