@@ -63,6 +63,15 @@ int FirstCpu() {
   return 0;
 }
 
+struct Pipe {
+  Pipe() { EXPECT_EQ(pipe(fds), 0); }
+  ~Pipe() {
+    close(fds[0]);
+    close(fds[1]);
+  }
+  int fds[2] = {-1, -1};
+};
+
 // A thread of this process that does what it is told once it is watched.
 class Subject {
  public:
@@ -221,6 +230,9 @@ TEST_F(HostBpfTest, CountersNeverGoBack) {
 
 // vfork blocks the parent in uninterruptible (killable) sleep until the child is done.
 TEST_F(HostBpfTest, UninterruptibleSleepIsToldApart) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "NOT TESTED: the thread sanitizer makes a fork of vfork, which blocks nobody";
+#endif
   Subject blocked([] {
     const pid_t child = vfork();
     if (child == 0) {
@@ -246,12 +258,11 @@ TEST_F(HostBpfTest, UninterruptibleSleepIsToldApart) {
 
 TEST_F(HostBpfTest, TheStackOfTheLongestSleepIsNamed) {
   std::atomic<bool> stop{false};
-  int pipe_fds[2];
-  ASSERT_EQ(pipe(pipe_fds), 0);
+  const Pipe pipe;  // closed when the reader has ended
   Subject reader([&] {
     char c;
     usleep(1000);
-    ssize_t n = read(pipe_fds[0], &c, 1);  // here it sleeps longest
+    ssize_t n = read(pipe.fds[0], &c, 1);  // here it sleeps longest
     while (!stop && n == 1) usleep(1000);
   });
   host_->Watch(std::vector<HostWatch>{{.pid = pid_, .start_time = 1, .tids = {reader.tid()}}});
@@ -269,7 +280,7 @@ TEST_F(HostBpfTest, TheStackOfTheLongestSleepIsNamed) {
   EXPECT_GT(row.stack_sleep_ns, 10'000'000u);
   // After it: by the wakeup.
   const uint64_t hits = Probe("host.sleep_stack").hits;
-  ASSERT_EQ(write(pipe_fds[1], "x", 1), 1);
+  ASSERT_EQ(write(pipe.fds[1], "x", 1), 1);
   std::this_thread::sleep_for(milliseconds(50));
   row = RowOf(reader.tid());
   EXPECT_GT(Probe("host.sleep_stack").hits, hits);
@@ -282,8 +293,6 @@ TEST_F(HostBpfTest, TheStackOfTheLongestSleepIsNamed) {
   std::this_thread::sleep_for(milliseconds(50));
   EXPECT_EQ(Probe("host.sleep_stack").hits, disarmed);
   stop = true;
-  close(pipe_fds[0]);
-  close(pipe_fds[1]);
 }
 
 // A child that waits until it is told to exit, or to be killed.
