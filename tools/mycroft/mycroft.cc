@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <CLI/App.hpp>
@@ -17,8 +18,18 @@
 namespace mycroft {
 namespace {
 
+// Before kernel 6.10 each probe of a library takes descriptors in each process: hundreds of
+// a rank. The soft limit is for programs that call select().
+void AllowManyFiles() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 int Dispatch(CLI::App& app, const Options& options, const Config& config) {
   if (options.verb == "run") return RunCommand(config, options);
+  AllowManyFiles();  // not before: a job gets the limits of its user
   if (options.verb == "doctor") return RunDoctor(config, options);
   if (options.verb == "record") return RunRecord(config, options);
   if (options.verb == "top") return RunTopCommand(config, options);
