@@ -622,6 +622,7 @@ class LiveSourceImpl final : public LiveSource {
         if (auto stat = ParseProcStat(*text)) thread.state = stat->state;
       } else {
         thread.state = 'X';  // it has ended
+        process.files.erase(outer->second);  // its number may become another thread's
         host.threads.push_back(std::move(thread));
         continue;
       }

@@ -28,7 +28,7 @@ struct LiveOptions {
   uint64_t interval_ns = 100'000'000;  // 10 ms .. 1 s
   std::set<uint32_t> pids;             // only these (and their descendants); empty: all
   std::string proc_root = "/proc";
-  uint64_t scan_interval_ns = 1'000'000'000;  // how often new processes are looked for
+  uint64_t scan_interval_ns = 1'000'000'000;  // at most so often new processes are looked for
   bool host_samples = true;            // read /proc/PID/stat, schedstat, cgroup
   bool hardware = true;                // see hardware_source.h
   std::string sys_root = "/sys";

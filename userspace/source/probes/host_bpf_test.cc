@@ -537,12 +537,11 @@ TEST_F(HostBpfTest, ReclaimForTheLimitOfACgroupIsCounted) {
   struct statfs kind {};
   ASSERT_EQ(fstatfs(file, &kind), 0);
   if (kind.f_type == 0x01021994) GTEST_SKIP() << "NOT TESTED: /var/tmp is in memory";
-  int go[2];
-  ASSERT_EQ(pipe(go), 0);
+  const Pipe go;
   const pid_t child = fork();
   if (child == 0) {
     char byte;
-    if (!group.Join() || read(go[0], &byte, 1) != 1) _exit(1);
+    if (!group.Join() || read(go.fds[0], &byte, 1) != 1) _exit(1);
     static char buffer[1 << 20];
     for (off_t at = 0; at < 8 * kLimit; at += sizeof(buffer)) {
       if (pread(file, buffer, sizeof(buffer), at) != sizeof(buffer)) _exit(2);
@@ -550,10 +549,10 @@ TEST_F(HostBpfTest, ReclaimForTheLimitOfACgroupIsCounted) {
     _exit(0);
   }
   host_->Watch(std::vector<HostWatch>{{.pid = static_cast<uint32_t>(child), .start_time = 1}});
-  ASSERT_EQ(write(go[1], "x", 1), 1);
+  ASSERT_EQ(write(go.fds[1], "x", 1), 1);
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
-  for (const int fd : {file, go[0], go[1]}) close(fd);
+  close(file);
   ASSERT_TRUE(WIFEXITED(status)) << WTERMSIG(status);
   ASSERT_EQ(WEXITSTATUS(status), 0);
   const auto rows = host_->Processes();
