@@ -21,6 +21,7 @@
 #include <random>
 #include <thread>
 
+#include "userspace/source/proc.h"
 #include "userspace/source/testing/fixture_host.h"
 #include "userspace/source/testing/test_board.h"
 #include "userspace/source/testing/test_gpu_board.h"
@@ -96,6 +97,12 @@ class Child {
   void WaitReady() {
     char c = 0;
     if (read(up_, &c, 1) != 1) abort();
+    // And it has come to wait: between its two calls it still runs.
+    for (int i = 0; i < 10'000; ++i) {
+      const auto stat = ReadProcStat("/proc", pid());
+      if (!stat || stat->state == 'S') break;
+      usleep(1000);
+    }
   }
   pid_t pid_ = -1;
   int up_ = -1, down_ = -1;
