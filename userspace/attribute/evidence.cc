@@ -32,6 +32,7 @@ class Judge {
       result_.opinions[i] = OpinionOn(in_.suspects[i]);
     }
     SharedBridges();
+    SharedHosts();
     SharedPorts();
     AfterEffects();
     if (in_.suspects.empty()) Unasked();
@@ -344,6 +345,46 @@ class Judge {
       }
       Say("all of " + who + " are below PCIe bridge " + best->now.address +
           " and are affected at the same time; no worker below it is well");
+    }
+  }
+
+  // Every rank of a host is short of the same, CPU or memory: that is one origin, the host,
+  // however many of its ranks are waited for.
+  void SharedHosts() {
+    std::map<std::string, WorkerSet> here;
+    for (const Worker* worker : *in_.job) here[worker->host].insert(worker);
+    std::map<std::pair<std::string, FactKind>, WorkerSet> lacking;
+    for (const Fact& fact : facts_) {
+      if (!fact.refused.empty() || fact.weight < Weight::kStrong) continue;
+      if (fact.kind != FactKind::kStarved && fact.kind != FactKind::kReclaim) continue;
+      lacking[{fact.worker->host, fact.kind}].insert(fact.worker);
+    }
+    for (const auto& [place, workers] : lacking) {
+      const auto& [host, kind] = place;
+      if (workers.size() < 2 || workers != here[host]) continue;
+      std::vector<size_t> members;
+      for (size_t i = 0; i < in_.suspects.size(); ++i) {
+        const Opinion& opinion = result_.opinions[i];
+        const Worker* worker = opinion.changed ? opinion.worker : in_.suspects[i].worker;
+        const Component component =
+            opinion.changed ? opinion.component : in_.suspects[i].component;
+        const bool its = worker->host == host && component == Component::kHost;
+        if (its && !opinion.after_effect) members.push_back(i);
+      }
+      if (members.empty()) continue;
+      const std::string all = "all of its " + std::to_string(workers.size()) + " ranks";
+      const std::string lack = kind == FactKind::kStarved ? "get no CPU" : "reclaim memory";
+      for (size_t i : members) {
+        Opinion& opinion = result_.opinions[i];
+        if (!opinion.changed) opinion.worker = in_.suspects[i].worker;
+        opinion.changed = true;
+        opinion.after_effect = i != members[0];
+        opinion.component = Component::kHost;
+        opinion.confidence = std::max(opinion.confidence, 0.8);
+        opinion.where = "host " + host + ", " + all;
+        opinion.what = "host " + host + " (" + all + " " + lack + ")";
+      }
+      Say("on host " + host + " " + all + " " + lack + ": it is the host, not one of them");
     }
   }
 

@@ -1197,6 +1197,32 @@ TEST_F(HostStarved, MemoryPressureIsHost) {
   ExpectEvidence("direct reclaim");
 }
 
+// A host that is short of CPUs as a whole is one origin, not one for each of its ranks.
+TEST_F(HostStarved, AllRanksOfAHostAreTheirHost) {
+  Make(4, 2);
+  Warm();
+  Costs costs(4);
+  costs[0].net_ms = 60;
+  costs[1].net_ms = 90;
+  for (int i = 0; i < 40; ++i) {
+    for (int rank : {0, 1}) hw().Delay(rank, true).runq_ns += 100'000'000;
+    Steps(1, costs);
+  }
+  ASSERT_EQ(Last().culprits.size(), 1u);
+  EXPECT_EQ(Last().culprits[0].component, Component::kHost);
+  EXPECT_THAT(Last().culprits[0].where, HasSubstr("all of its 2 ranks"));
+  EXPECT_THAT(Last().summary, HasSubstr("(all of its 2 ranks get no CPU)"));
+  ExpectEvidence("it is the host, not one of them");
+}
+
+TEST_F(HostStarved, OneRankOfAHostIsNotTheWholeHost) {
+  Make(4, 2);
+  Warm();
+  Starve(1, 0.9);
+  ExpectCulprit(1, Component::kHost);
+  ExpectNoEvidence("all of its");
+}
+
 TEST_F(HostStarved, KilledForLackOfMemoryIsHost) {
   Warm();
   Enter();

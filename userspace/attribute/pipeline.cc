@@ -702,7 +702,15 @@ class Pipeline::Impl {
         if (i < phrases->size()) said.push_back((*phrases)[i]);
         continue;
       }
-      if (opinion.after_effect) continue;
+      if (opinion.after_effect) {
+        // Of one place that several suspects share: what is waited for them is waited for it.
+        for (Culprit& culprit : culprits) {
+          if (opinion.where.empty() || culprit.where != opinion.where) continue;
+          culprit.gpu_seconds_lost += out->culprits[i].gpu_seconds_lost;
+          break;
+        }
+        continue;
+      }
       Culprit culprit = culprit_of(opinion);
       const Culprit& before = out->culprits[i];
       culprit.gpu_seconds_lost = before.gpu_seconds_lost;

@@ -93,7 +93,8 @@ PolledHardware HardwarePoller::Poll(uint64_t now_ns, const std::vector<ProcessKe
   for (auto it = wanted.begin(); it != wanted.end();) {
     const auto stat = ReadProcStat(proc_, it->pid);
     const bool alive =
-        stat && stat->start_time == it->start_time && stat->state != 'Z' && stat->state != 'X';
+        stat ? stat->start_time == it->start_time && stat->state != 'Z' && stat->state != 'X'
+             : !IsGone(proc_ + "/" + std::to_string(it->pid));
     it = alive ? std::next(it) : wanted.erase(it);
   }
   for (auto it = processes_.begin(); it != processes_.end();) {

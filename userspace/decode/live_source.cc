@@ -292,7 +292,8 @@ class LiveSourceImpl final : public LiveSource {
     }
     std::erase_if(candidates_, [&](const auto& one) { return one.second.scan != scans_; });
     for (auto it = unusable_.begin(); it != unusable_.end();) {
-      it = ReadProcStat(options_.proc_root, it->first.pid) ? std::next(it) : unusable_.erase(it);
+      const bool gone = IsGone(options_.proc_root + "/" + std::to_string(it->first.pid));
+      it = gone ? unusable_.erase(it) : std::next(it);
     }
   }
 
@@ -621,7 +622,7 @@ class LiveSourceImpl final : public LiveSource {
       if (auto text = files.stat.Read(4096)) {
         if (auto stat = ParseProcStat(*text)) thread.state = stat->state;
       } else {
-        thread.state = 'X';  // it has ended
+        if (IsGone(base + "/task/" + std::to_string(outer->second))) thread.state = 'X';
         process.files.erase(outer->second);  // its number may become another thread's
         host.threads.push_back(std::move(thread));
         continue;

@@ -183,6 +183,10 @@ std::optional<ProcStat> ReadProcStat(const std::string& root, uint32_t pid) {
   return stat;
 }
 
+bool IsGone(const std::string& folder) {
+  return access(folder.c_str(), F_OK) != 0 && (errno == ENOENT || errno == ESRCH);
+}
+
 // Whether the numbers in /proc are those of system calls: it may be the mount of another
 // namespace.
 static bool OwnPidNamespace() {

@@ -55,6 +55,9 @@ struct ProcStat {
 // Parses /proc/PID/stat (or a task's); nullopt when malformed.
 std::optional<ProcStat> ParseProcStat(std::string_view text);
 std::optional<ProcStat> ReadProcStat(const std::string& root, uint32_t pid);
+// Whether a process or thread is known not to exist, by its folder in /proc. Not everything
+// that cannot be read has ended: descriptors or memory may be lacking, and this needs neither.
+bool IsGone(const std::string& folder);
 
 // /proc/PID/stat held open, to be read again and again: the descriptor means this process
 // and never a later one with the same number.

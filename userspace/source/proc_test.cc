@@ -319,6 +319,24 @@ TEST(ProcStatFile, MeansOneProcessAndSeesItsEnd) {
   EXPECT_FALSE(file.Read());
 }
 
+// For lack of descriptors nothing can be read: that is not the end of a process.
+TEST(IsGone, NeedsNoDescriptor) {
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const std::string self = "/proc/" + std::to_string(getpid());
+  const rlimit none{.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const bool read = ReadProcStat("/proc", static_cast<uint32_t>(getpid())).has_value();
+  const bool gone = IsGone(self);
+  const bool thread_gone = IsGone(self + "/task/" + std::to_string(getpid()));
+  const bool other_gone = IsGone("/proc/999999999");
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_FALSE(read);
+  EXPECT_FALSE(gone);
+  EXPECT_FALSE(thread_gone);
+  EXPECT_TRUE(other_gone);
+}
+
 TEST(ProcStatFile, NoSuchProcess) {
   const ProcStatFile file("/proc", 0x3fffff);
   EndedProcesses ended;

@@ -31,6 +31,8 @@ constexpr FaultInfo kFaults[] = {
     {FaultKind::kWrongGid, "wrong-gid", "nic", "hang", "GID index", 2, FaultNeeds::kVerbs, true},
     {FaultKind::kMtuMismatch, "mtu-mismatch", "nic", "hang", "bytes", 1024, FaultNeeds::kVerbs,
      true},
+    {FaultKind::kMemory, "memory-pressure", "host", "slow", "MiB per iteration", 16},
+    {FaultKind::kMemlock, "memlock", "host", "absent", "KiB", 64, FaultNeeds::kVerbs},
 };
 static_assert(std::size(kFaults) == static_cast<size_t>(FaultKind::kCount));
 
@@ -162,6 +164,9 @@ absl::StatusOr<FaultSpec> ParseFault(const std::string& text, int nranks) {
       }
       if (info->kind == FaultKind::kMtuMismatch && !IsMtu(number)) {
         return Bad(text, "amount (bytes) must be 256, 512, 1024, 2048 or 4096");
+      }
+      if (info->kind == FaultKind::kMemory && (number < 2 || number > 65536)) {
+        return Bad(text, "amount (MiB per iteration) must be 2 to 65536");
       }
       spec.amount = number;
     } else {

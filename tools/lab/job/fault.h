@@ -43,6 +43,8 @@ enum class FaultKind : int {
   kBadRkey,        // buffers are granted with a wrong remote key
   kWrongGid,       // amount: GID index; the rank's queue pairs use a wrong source address
   kMtuMismatch,    // amount: bytes; the rank's path MTU is not that of its peers
+  kMemory,         // amount: MiB that the host uses per iteration; half of them may be in memory
+  kMemlock,        // amount: KiB that may be locked; the host cannot register a new buffer
   kCount,
 };
 

@@ -72,6 +72,7 @@ TEST(FaultTest, BadTextSaysWhatIsWrong) {
       {"wrong-gid:rank=0,at=1,amount=256", "must be 0 to 255"},
       {"mtu-mismatch:rank=0,at=1,amount=1500", "256, 512, 1024, 2048 or 4096"},
       {"mismatch-size:rank=0,at=1,amount=100", "must be less than 100"},
+      {"memory-pressure:rank=0,at=1,amount=1", "must be 2 to 65536"},
   };
   for (const auto& [text, why] : cases) {
     const auto fault = ParseFault(text, 4);

@@ -23,6 +23,7 @@
 #include "tools/lab/job/clock.h"
 #include "tools/lab/job/control.h"
 #include "tools/lab/job/rank.h"
+#include "tools/lab/job/memory.h"
 #include "tools/lab/job/starve.h"
 #include "tools/lab/job/truth.h"
 
@@ -97,6 +98,7 @@ class Launcher {
   JobTruth truth_;
   std::vector<Action> actions_;
   std::map<size_t, std::unique_ptr<Starver>> starvers_;  // by fault index
+  std::map<size_t, std::unique_ptr<ControlGroup>> memory_limits_;  // by fault index
   int signal_fd_ = -1;
   sigset_t old_mask_{};
   uint64_t start_ns_ = 0;
@@ -263,6 +265,31 @@ void Launcher::PlanFault(size_t index) {
         });
       }
       break;
+    case FaultKind::kMemory: {
+      // What the rank has already stays: it uses new memory, of which half fits.
+      const auto bytes = static_cast<uint64_t>(spec.amount * (1 << 20));
+      Plan(from, [=, this] {
+        if (!child->alive) return;
+        auto limit = LimitMemory(child->pid, bytes / 2);
+        if (!limit.ok()) {
+          fprintf(stderr, "mycroft-lab: memory-pressure: %s\n",
+                  std::string(limit.status().message()).c_str());
+          failed_ = true;
+          return;
+        }
+        memory_limits_[index] = *std::move(limit);
+        SendControl(child->fd, {{"t", "memory"}, {"bytes", bytes}});
+        MarkFault(index, true, NowNs());
+      });
+      if (to != kNever) {
+        Plan(to, [=, this] {
+          if (memory_limits_.erase(index) == 0) return;
+          SendControl(child->fd, {{"t", "memory"}, {"bytes", 0}});
+          MarkFault(index, false, NowNs());
+        });
+      }
+      break;
+    }
     case FaultKind::kGpuSlow:
     case FaultKind::kGpuLate:
     case FaultKind::kGpuStuck:
@@ -279,6 +306,7 @@ void Launcher::PlanFault(size_t index) {
     case FaultKind::kBadRkey:
     case FaultKind::kWrongGid:
     case FaultKind::kMtuMismatch:
+    case FaultKind::kMemlock:
     case FaultKind::kCount:
       break;  // the rank does it
   }
@@ -361,6 +389,7 @@ void Launcher::Abort(const std::string& why) {
     if (child.alive) kill(child.pid, SIGCONT);
   }
   starvers_.clear();
+  memory_limits_.clear();
   Plan(now + kAbortGraceNs, [this] {
     for (Child& child : children_) {
       if (child.alive) kill(child.pid, SIGKILL);
@@ -587,6 +616,7 @@ int Launcher::Run() {
   Loop();
   end_ns_ = NowNs();
   starvers_.clear();
+  memory_limits_.clear();
   SaveTruth();
   close(signal_fd_);
   const int status = Summary();

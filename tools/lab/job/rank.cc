@@ -22,6 +22,7 @@
 #include "tools/lab/job/comm.h"
 #include "tools/lab/job/config.h"
 #include "tools/lab/job/control.h"
+#include "tools/lab/job/memory.h"
 #include "tools/lab/job/train.h"
 
 namespace mycroft::lab {
@@ -29,6 +30,7 @@ namespace {
 
 constexpr uint64_t kConnectTimeoutNs = 30 * kNsPerSec;
 constexpr int64_t kNoLimit = INT64_MAX;
+constexpr size_t kNewBuffer = size_t{4} << 20;  // bytes
 
 // May the training loop start the next iteration? Ranks must agree on the last one,
 // so the launcher first holds everyone at the iterations already started (limit),
@@ -151,6 +153,8 @@ class Rank {
     for (auto& comm : comms_) comm->Abort();
   }
   bool Iterate(Trainer* trainer, int64_t iter);
+  bool CannotLock(double kib, uint64_t until_ns);
+  void UseMemory();
 
   int rank_;
   int fd_;
@@ -164,6 +168,9 @@ class Rank {
   std::vector<std::unique_ptr<Communicator>> comms_;  // fixed while Control() runs
   std::atomic<bool> aborted_{false};
   std::atomic<bool> finished_{false};
+  std::atomic<size_t> memory_bytes_{0};  // that an iteration uses beside
+  size_t used_bytes_ = 0;
+  WorkingSet working_set_;
   int64_t done_ = 0;
   int64_t bad_ = 0;
 };
@@ -188,10 +195,36 @@ void Rank::Control() {
     } else if (type == "resume") {
       gate_.Resume(message.value("at", kNoLimit), message.value("do", "") == "stop",
                    message.value("ns", uint64_t{0}));
+    } else if (type == "memory") {
+      memory_bytes_.store(message.value("bytes", size_t{0}));
     } else if (type == "abort") {
       Abort();
     }
   }
+}
+
+// As a framework that wants another buffer for its collectives, gets none, and issues nothing
+// more. False: the job was aborted meanwhile.
+bool Rank::CannotLock(double kib, uint64_t until_ns) {
+  auto low = LowMemlock::Begin(static_cast<uint64_t>(kib * 1024));
+  std::string what;
+  if (!low.ok()) {
+    what = std::string(low.status().message());
+  } else {
+    std::vector<char> buffer(kNewBuffer);
+    auto region = verbs_->Register(buffer.data(), buffer.size());
+    what = region.ok() ? "a buffer was registered in spite of the limit"
+                       : std::string(region.status().message());
+  }
+  SendControl(fd_, {{"t", "note"}, {"what", "memlock: " + what}});
+  return gate_.Sleep(until_ns);
+}
+
+void Rank::UseMemory() {
+  const size_t bytes = memory_bytes_.load();
+  if (bytes != used_bytes_) working_set_.Resize(bytes);
+  used_bytes_ = bytes;
+  working_set_.Use();
 }
 
 bool Rank::Iterate(Trainer* trainer, int64_t iter) {
@@ -205,6 +238,10 @@ bool Rank::Iterate(Trainer* trainer, int64_t iter) {
   if (const auto us = faults_.Hold(FaultKind::kHostLate, NowNs())) {
     if (!gate_.Sleep(NowNs() + static_cast<uint64_t>(*us * 1e3))) return false;
   }
+  if (const auto kib = faults_.Hold(FaultKind::kMemlock, start)) {
+    if (!CannotLock(*kib, faults_.EndOf(FaultKind::kMemlock, start))) return false;
+  }
+  UseMemory();
   trainer->Enqueue(iter);
   const uint64_t enqueued = NowNs();
   if (!device_.Synchronize()) return false;

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "tools/lab/job/control_group.h"
 
 namespace mycroft::lab {
 
@@ -38,17 +39,12 @@ class Starver {
 
  private:
   Starver() = default;
-  bool MakeGroup();
-  bool TryCgroupV1(double percent);
-  bool TryCgroupV2(double percent);
+  bool Quota(double percent);
   bool Hog();
 
   std::vector<pid_t> tids_;
   std::string method_;
-  std::string group_;              // folder of our cgroup
-  std::string home_;               // folder the threads came from
-  std::string tasks_file_;         // "tasks" or "cgroup.threads"
-  bool controller_added_ = false;  // v2: the cpu controller was off in home_
+  std::unique_ptr<ControlGroup> group_;
   bool pinned_ = false;
   std::vector<std::thread> hogs_;
   std::atomic<bool> stop_{false};

@@ -661,8 +661,7 @@ void VerbsProbes::Tick(uint64_t now_ns) {
   bool scanned = false;
   for (auto& [pid, process] : impl_->processes) {
     const std::optional<ProcStat> stat = ReadProcStat(impl_->proc, pid);
-    // Not for lack of descriptors.
-    if (!stat && access((impl_->proc + "/" + std::to_string(pid)).c_str(), F_OK) == 0) continue;
+    if (!stat && !IsGone(impl_->proc + "/" + std::to_string(pid))) continue;
     // A zombie has no memory left: its probes are gone with it.
     if (!stat || stat->start_time != process.start_time || stat->state == 'Z') {
       ended.push_back(pid);
