@@ -28,8 +28,9 @@ class Judge {
     if (!hw_.any()) return std::move(result_);
     facts_ = FindFacts(in_);
     used_.resize(facts_.size());
+    roots_.resize(in_.suspects.size());
     for (size_t i = 0; i < in_.suspects.size(); ++i) {
-      result_.opinions[i] = OpinionOn(in_.suspects[i]);
+      result_.opinions[i] = OpinionOn(in_.suspects[i], &roots_[i]);
     }
     SharedBridges();
     SharedHosts();
@@ -118,7 +119,8 @@ class Judge {
     return opinion;
   }
 
-  Opinion OpinionOn(const Suspect& suspect) {
+  // `decided`: the facts on which it rests.
+  Opinion OpinionOn(const Suspect& suspect, std::vector<size_t>* decided) {
     std::vector<size_t> concerned;
     for (size_t i = 0; i < facts_.size(); ++i) {
       if (facts_[i].refused.empty() && Concerns(facts_[i], suspect)) concerned.push_back(i);
@@ -155,6 +157,7 @@ class Judge {
     std::sort(roots.begin(), roots.end(),
               [&](size_t a, size_t b) { return facts_[a].since_ns < facts_[b].since_ns; });
     for (size_t i : roots) chosen_.insert(i);
+    *decided = roots;
     std::set<std::pair<size_t, Component>> places;
     bool unknown = false, fabric = true;
     for (size_t i : roots) {
@@ -369,7 +372,11 @@ class Judge {
         const Component component =
             opinion.changed ? opinion.component : in_.suspects[i].component;
         const bool its = worker->host == host && component == Component::kHost;
-        if (its && !opinion.after_effect) members.push_back(i);
+        // What a rank has itself comes first.
+        const bool of_it =
+            std::all_of(roots_[i].begin(), roots_[i].end(),
+                        [&, k = kind](size_t root) { return facts_[root].kind == k; });
+        if (its && of_it && !opinion.after_effect) members.push_back(i);
       }
       if (members.empty()) continue;
       const std::string all = "all of its " + std::to_string(workers.size()) + " ranks";
@@ -692,6 +699,7 @@ class Judge {
   EvidenceResult result_;
   std::vector<Fact> facts_;
   std::vector<bool> used_;   // has a mechanism for a suspect
+  std::vector<std::vector<size_t>> roots_;  // of each suspect: the facts that decided
   std::set<size_t> chosen_;  // decided
 };
 

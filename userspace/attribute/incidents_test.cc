@@ -1215,6 +1215,21 @@ TEST_F(HostStarved, AllRanksOfAHostAreTheirHost) {
   ExpectEvidence("it is the host, not one of them");
 }
 
+TEST_F(HostMemlock, ABusyHostDoesNotHideIt) {
+  Make(4, 4);
+  Warm();
+  hw().Process(1).memlock_limit = 65536;
+  FailRegistration();
+  LeaveOut(1);
+  for (int i = 0; i < 30; ++i) {
+    for (int rank = 0; rank < 4; ++rank) hw().Delay(rank, true).runq_ns += 80'000'000;
+    Wait(100);
+  }
+  ExpectCulprit(1, Component::kHost);
+  EXPECT_THAT(Last().summary, HasSubstr("memory cannot be locked"));
+  ExpectNoEvidence("all of its");
+}
+
 TEST_F(HostStarved, OneRankOfAHostIsNotTheWholeHost) {
   Make(4, 2);
   Warm();
