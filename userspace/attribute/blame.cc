@@ -15,6 +15,7 @@ namespace {
 constexpr size_t kNormalOps = 256;     // operations per edge for the normal transit
 constexpr double kShareOfLoss = 0.35;  // an excess below this share of the loss is not a cause
 constexpr double kPausedTogether = 0.6;
+constexpr double kLate = 10;           // times the usual transit: an operation that was held up
 constexpr double kLeavesWithArrival = 0.05;  // lag as a share of the transit time
 
 double Median(std::vector<double> values) {
@@ -117,6 +118,16 @@ std::vector<EdgeTransit> Transits(const std::vector<Worker*>& job, uint64_t sinc
     edge.normal_ns = Median(sum.normal);
     edge.now_ns = Median(sum.now);
     edge.lag_ns = Median(sum.lag);
+    auto mean = [](const std::vector<double>& values) {
+      double total = 0;
+      for (double value : values) total += value;
+      return values.empty() ? 0 : total / static_cast<double>(values.size());
+    };
+    edge.normal_mean_ns = mean(sum.normal);
+    edge.now_mean_ns = mean(sum.now);
+    edge.late_ops = static_cast<size_t>(
+        std::count_if(sum.now.begin(), sum.now.end(),
+                      [&](double transit) { return transit >= kLate * edge.normal_ns; }));
     edge.now_total_ns = cycles > 0 ? sum.total / cycles : 0;
     edges.push_back(edge);
   }
@@ -194,6 +205,7 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
   // too: an edge into it proves nothing.
   std::vector<const EdgeTransit*> bad;
   double worst = 0;
+  std::vector<const EdgeTransit*> at_times;
   for (const EdgeTransit& edge : result.edges) {
     if (edge.now_ops < 2 || edge.normal_ops < 4) continue;
     const WorkerShares* receiver = shares_of(edge.to);
@@ -204,6 +216,11 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
     double excess = edge.now_ns - edge.normal_ns;
     bool slow = edge.now_ns >= 3 * edge.normal_ns && excess >= 0.02 * result.lost_ns &&
                 edge.now_total_ns >= threshold;
+    const double mean_excess = edge.now_mean_ns - edge.normal_mean_ns;
+    if (!slow && edge.late_ops > 0 && edge.now_mean_ns >= 3 * edge.normal_mean_ns &&
+        mean_excess >= 0.02 * result.lost_ns && edge.now_total_ns >= threshold) {
+      at_times.push_back(&edge);
+    }
     if (!slow) continue;
     bad.push_back(&edge);
     worst = std::max(worst, excess);
@@ -289,6 +306,26 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
     }
   }
 
+  // Held up at times only: which end it was does not show in so few operations.
+  if (!all_bad.empty()) at_times.clear();
+  for (const EdgeTransit* edge : at_times) {
+    const WorkerShares* sender = shares_of(edge->from);
+    const double cost = sender == nullptr ? 0 : sender->excess(kSendNet);
+    if (cost < threshold) continue;
+    char text[160];
+    std::snprintf(text, sizeof text, "%zu of %zu operations held up in transit from ",
+                  edge->late_ops, edge->now_ops);
+    result.blames.push_back({BlameKind::kNetEdge,
+                             edge->from,
+                             edge->to,
+                             cost,
+                             text + NameOf(*edge->from) + " to " + NameOf(*edge->to) + ": " +
+                                 Ms(edge->now_mean_ns) + " a step in the mean (usually " +
+                                 Ms(edge->normal_mean_ns) + ")",
+                             {{edge->from, edge->to}}});
+    culprit.insert(edge->from);
+  }
+
   for (const WorkerShares& s : result.shares) {
     struct Local {
       Share share;
@@ -353,6 +390,12 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
     }
   }
   if (!result.blames.empty()) {
+    result.explained_ns = result.blames[0].excess_ns;
+    for (size_t i = 1; i < result.blames.size(); ++i) {
+      const bool both = result.blames[0].kind == BlameKind::kNetEdge &&
+                        result.blames[i].kind == BlameKind::kNetEdge;
+      if (both) result.explained_ns += result.blames[i].excess_ns;
+    }
     double explained = std::min(1.0, result.blames[0].excess_ns / result.lost_ns);
     result.confidence = 0.5 + 0.45 * explained;
     if (result.blames[0].kind == BlameKind::kNetEdge) result.confidence = 0.4;

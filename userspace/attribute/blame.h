@@ -43,6 +43,10 @@ struct EdgeTransit {
   size_t normal_ops = 0, now_ops = 0;
   double normal_ns = 0, now_ns = 0;  // mean transit per step
   double now_total_ns = 0;           // transit x steps, per cycle: an upper bound of the cost
+  // A path that loses packets is as fast as ever but for the few operations that wait for a
+  // retransmission: only the mean shows them.
+  double normal_mean_ns = 0, now_mean_ns = 0;
+  size_t late_ops = 0;  // of now_ops: ten times as long as usual
   // Mean of received - acknowledged at the sender. Near zero: the data leaves the
   // sender as slowly as it arrives, so the limit is on the sender's side.
   double lag_ns = 0;
@@ -62,6 +66,7 @@ struct Blame {
 struct BlameResult {
   double lost_ns = 0;    // per cycle, of the job
   double normal_ns = 0;  // cycle
+  double explained_ns = 0;  // of lost_ns, by the first blame and those of its kind
   bool whole_job_paused = false;
   std::vector<Blame> blames;  // largest first
   std::vector<WorkerShares> shares;

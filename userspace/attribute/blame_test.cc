@@ -123,6 +123,26 @@ TEST_F(BlameTest, EdgeWhoseSideIsNotKnown) {
   EXPECT_LE(result.confidence, 0.5);  // a place, not a culprit
 }
 
+// A lost packet now and then: nine operations of ten are as fast as ever.
+TEST_F(BlameTest, HeldUpAtTimesIsThePath) {
+  HandMadeJob job(4);
+  Run(job, 40, Costs(4));
+  const uint64_t since = job.now_ns();
+  Costs slow(4);
+  slow[1].net_ms = 600;
+  slow[1].leaves_slowly = true;
+  Run(job, 9, Costs(4));
+  Run(job, 1, slow);
+  const BlameResult result = FindBlame(model_.Jobs()[0], detectors_, since, job.now_ns());
+  ASSERT_THAT(result.blames, SizeIs(1));
+  EXPECT_EQ(result.blames[0].kind, BlameKind::kNetEdge);
+  EXPECT_EQ(result.blames[0].worker->job_rank, 1);
+  EXPECT_EQ(result.blames[0].other->job_rank, 2);
+  EXPECT_THAT(result.blames[0].why, HasSubstr("1 of 10 operations held up in transit"));
+  EXPECT_NEAR(result.blames[0].excess_ns, 60 * kMs, 1 * kMs);
+  EXPECT_GT(result.explained_ns, 0.9 * result.lost_ns);
+}
+
 TEST_F(BlameTest, SlowInBothDirectionsIsTheOneBetween) {
   Costs slow(4);
   slow[1].net_ms = 50.3;  // 1 to 2

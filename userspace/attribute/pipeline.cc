@@ -918,7 +918,7 @@ class Pipeline::Impl {
     }
     // A small shift without a culprit that explains most of it is the job's own noise.
     if (by_change && open == nullptr &&
-        (blame.blames.empty() || blame.blames[0].excess_ns < 0.6 * blame.lost_ns)) {
+        (blame.blames.empty() || blame.explained_ns < 0.6 * blame.lost_ns)) {
       quiet_until_[job[0]] = {since, most_cycles + std::max<size_t>(4, most_cycles / 2)};
       return;
     }

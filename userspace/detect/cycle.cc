@@ -18,6 +18,7 @@ constexpr double kMinLostNs = 150e6;
 constexpr double kMinNoise = 0.02;  // of the baseline: no job is quieter than that
 constexpr size_t kRecoverCycles = 3;
 constexpr size_t kChangeCycles = 12;
+constexpr size_t kChangeBaseline = 24;  // cycles before the change: else the job finds its pace
 constexpr uint64_t kChangeNs = 2'000'000'000;
 
 double Median(std::vector<double> values) {
@@ -276,7 +277,14 @@ void CycleDetector::OnCycle(const Cycle& cycle) {
       for (const Cycle& c : cusum_cycles_) durations.push_back(c.duration());
       bool shifted = Median(durations) >= 1.1 * baseline_ns_ &&
                      Median(durations) >= baseline_ns_ + 2 * noise_ns_;
-      if (total >= kMinLostNs && shifted) {
+      size_t before = 0;
+      for (const Cycle& c : normal_) before += c.end_ns <= cusum_start_ns_ ? 1 : 0;
+      if (shifted && before < kChangeBaseline) {
+        normal_ = cusum_cycles_;
+        while (normal_.size() > kBaselineCycles) normal_.pop_front();
+        cusum_ = 0;
+        Rebase();
+      } else if (total >= kMinLostNs && shifted) {
         slow_ = true;
         became_worse_ = false;
         by_change_ = true;

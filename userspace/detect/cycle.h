@@ -14,7 +14,9 @@
 //                       `factor` x baseline, and >= 150 ms were lost (the paper's
 //                       rule; the rest keeps the noise of a busy host out)
 //   trigger, by change: one-sided CUSUM over non-overlapping cycles for shifts
-//                       that are small but stay (>= 10 % and >= the job's own noise)
+//                       that are small but stay (>= 10 % and >= the job's own noise);
+//                       not before 24 normal cycles: a young job still finds its pace,
+//                       which is then the baseline
 //   much worse:         the rule "at once" against the slow cycles so far begins the slow
 //                       time anew: a fault on top of a mild one is not diluted by it
 //

@@ -244,6 +244,22 @@ TEST_F(CycleTest, SmallShiftThatGoesAgain) {
   EXPECT_FALSE(detector_.slow());
 }
 
+// A data loader that had some batches ready; probes that attach: no fault.
+TEST_F(CycleTest, AYoungJobFindsItsPace) {
+  std::mt19937_64 random(1);
+  std::normal_distribution<double> noise(0, 2);
+  for (int i = 0; i < 25; ++i) Step(100 + noise(random));
+  for (int i = 0; i < 100; ++i) Step(125 + noise(random));
+  EXPECT_FALSE(detector_.slow());
+  EXPECT_NEAR(detector_.baseline_ns(), 125 * kMs, 3 * kMs);
+  int cycles = 0;
+  while (!detector_.slow() && cycles < 100) {
+    Step(150 + noise(random));
+    ++cycles;
+  }
+  EXPECT_LE(cycles, 30);
+}
+
 TEST_F(CycleTest, ShiftBelowTenPercentIsNotSaid) {
   Steps(60, 100);
   Steps(300, 107);

@@ -247,6 +247,22 @@ void JobModel::ApplyProcess(const Snapshot& snapshot, const ProcessSample& proce
 }
 
 // Moves operations, in order of enqueue, into the history as they complete.
+// How long the collective before this one on the same connections waited for its sends while
+// this one was open, ns. It is over for its GPU once its data is in the slots; the next one's
+// data comes from peers that are ahead, and waits until those slots are free.
+static double SlotsHeldBefore(const Worker& worker, const Op& op) {
+  if (op.s.kind != MC_OP_COLL) return 0;
+  constexpr size_t kFar = 64;
+  size_t looked = 0;
+  for (auto it = worker.history.rbegin(); it != worker.history.rend() && ++looked <= kFar; ++it) {
+    if (it->end_ns <= op.s.start_ns) return 0;
+    if (it->member != op.member || it->kind != MC_OP_COLL) continue;
+    return std::min(it->share[kSendNet] + it->share[kSendPeer],
+                    static_cast<double>(it->end_ns - op.s.start_ns));
+  }
+  return 0;
+}
+
 void JobModel::Settle(Worker& worker) {
   for (auto it = worker.ops.lower_bound(worker.open_from); it != worker.ops.end(); ++it) {
     auto& [id, op] = *it;
@@ -309,7 +325,8 @@ void JobModel::Settle(Worker& worker) {
     double gpu = op.s.kind == MC_OP_SEND ? clip(wait[MC_WAIT_SEND_GPU], sends)
                                          : clip(most[MC_MAX_RECV_GPU], 1);
     // A GPU whose send slots are all taken cannot consume: that time is not its own.
-    s.share[kOwnGpu] = std::max(0.0, gpu - s.share[kSendNet] - s.share[kSendPeer]);
+    s.share[kOwnGpu] =
+        std::max(0.0, gpu - s.share[kSendNet] - s.share[kSendPeer] - SlotsHeldBefore(worker, op));
     s.send_steps = op.s.send_steps;
     s.recv_steps = op.s.recv_steps;
     s.send_posted_sum_ns = op.s.send_posted_sum_ns;

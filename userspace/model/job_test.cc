@@ -161,6 +161,29 @@ TEST_F(JobModelTest, TimeLineIsCutIntoShares) {
   EXPECT_EQ(s.bytes, 15u);
 }
 
+// Its last steps wait in the network while the data of the next operation is there already.
+TEST_F(JobModelTest, SlotsThatTheOperationBeforeHoldsAreNotTheGpus) {
+  HandMadeJob job(1);
+  OpSample& first = job.Enter(0);
+  job.Sleep(10);
+  OpSample& second = job.Enter(0);
+  job.Sleep(40);
+  first.max_wait_ns[MC_MAX_SEND_NET] = static_cast<uint64_t>(45 * kMs);
+  job.Finish(0, first);
+  job.Sleep(50);
+  second.max_wait_ns[MC_MAX_RECV_GPU] = static_cast<uint64_t>(44 * kMs);
+  job.Finish(0, second);
+  // One that began afterwards has its slots to itself.
+  OpSample& third = job.Enter(0);
+  job.Sleep(50);
+  third.max_wait_ns[MC_MAX_RECV_GPU] = static_cast<uint64_t>(44 * kMs);
+  job.Finish(0, third);
+  job.Apply(model_);
+  ASSERT_THAT(WorkerAt(0).history, SizeIs(3));
+  EXPECT_DOUBLE_EQ(WorkerAt(0).history[1].share[kOwnGpu], 4 * kMs);
+  EXPECT_DOUBLE_EQ(WorkerAt(0).history[2].share[kOwnGpu], 44 * kMs);
+}
+
 TEST_F(JobModelTest, SharesAreNeverLongerThanTheOperation) {
   HandMadeJob job(1);
   job.Finish(0, job.Enter(0));
