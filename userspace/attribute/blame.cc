@@ -218,7 +218,7 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
                 edge.now_total_ns >= threshold;
     const double mean_excess = edge.now_mean_ns - edge.normal_mean_ns;
     if (!slow && edge.late_ops > 0 && edge.now_mean_ns >= 3 * edge.normal_mean_ns &&
-        mean_excess >= 0.02 * result.lost_ns && edge.now_total_ns >= threshold) {
+        mean_excess >= 0.02 * result.lost_ns) {
       at_times.push_back(&edge);
     }
     if (!slow) continue;
@@ -307,11 +307,20 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
   }
 
   // Held up at times only: which end it was does not show in so few operations.
-  if (!all_bad.empty()) at_times.clear();
+  // Now this one, now that: together they must explain the loss.
+  auto held_up = [&](const EdgeTransit& edge) {
+    const WorkerShares* sender = shares_of(edge.from);
+    return sender == nullptr ? 0 : std::min(edge.now_total_ns, sender->excess(kSendNet));
+  };
+  double together = 0, most_held_up = 0;
   for (const EdgeTransit* edge : at_times) {
-    const WorkerShares* sender = shares_of(edge->from);
-    const double cost = sender == nullptr ? 0 : sender->excess(kSendNet);
-    if (cost < threshold) continue;
+    together += held_up(*edge);
+    most_held_up = std::max(most_held_up, held_up(*edge));
+  }
+  if (!all_bad.empty() || together < threshold) at_times.clear();
+  for (const EdgeTransit* edge : at_times) {
+    const double cost = held_up(*edge);
+    if (cost < 0.4 * most_held_up) continue;
     char text[160];
     std::snprintf(text, sizeof text, "%zu of %zu operations held up in transit from ",
                   edge->late_ops, edge->now_ops);

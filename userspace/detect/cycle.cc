@@ -19,6 +19,9 @@ constexpr double kMinNoise = 0.02;  // of the baseline: no job is quieter than t
 constexpr size_t kRecoverCycles = 3;
 constexpr size_t kChangeCycles = 12;
 constexpr size_t kChangeBaseline = 24;  // cycles before the change: else the job finds its pace
+constexpr size_t kRecurCycles = 64;
+constexpr size_t kRecurStalls = 3;
+constexpr double kRecurLost = 0.25;  // of the time since the first of them
 constexpr uint64_t kChangeNs = 2'000'000'000;
 
 double Median(std::vector<double> values) {
@@ -228,8 +231,9 @@ void CycleDetector::OnCycle(const Cycle& cycle) {
     return;
   }
   recent_.push_back(cycle);
-  if (recent_.size() > 16) recent_.pop_front();
+  if (recent_.size() > kRecurCycles) recent_.pop_front();
   double excess = cycle.duration() - baseline_ns_;
+  const bool stall = IsStall(cycle);
   double limit = baseline_ns_ + std::max({4 * noise_ns_, 0.3 * baseline_ns_, 5e6});
 
   if (!slow_) {
@@ -248,15 +252,16 @@ void CycleDetector::OnCycle(const Cycle& cycle) {
         lost >= 6 * noise_ns_) {
       slow_ = true;
       became_worse_ = false;
-      by_change_ = false;
+      by_change_ = by_recurrence_ = false;
       slow_cycles_.clear();
       size_t first = recent_.size();
       while (first > 0 && recent_[first - 1].duration() > limit) --first;
       for (size_t i = first; i < recent_.size(); ++i) slow_cycles_.push_back(recent_[i]);
     }
-    // Rule 2: a shift that stays.
-    double x = std::min(excess / noise_ns_, 6.0);  // one outlier is not a shift
+    // Rule 2: a shift that stays. A stall is none, nor part of one.
+    double x = stall ? 0 : std::min(excess / noise_ns_, 6.0);
     double slack = std::max(1.0, 0.05 * baseline_ns_ / noise_ns_);
+    if (stall) cusum_ = 0;
     if (cusum_ == 0) {
       cusum_start_ns_ = cycle.begin_ns;
       cusum_cycles_.clear();
@@ -286,11 +291,13 @@ void CycleDetector::OnCycle(const Cycle& cycle) {
         Rebase();
       } else if (total >= kMinLostNs && shifted) {
         slow_ = true;
-        became_worse_ = false;
+        became_worse_ = by_recurrence_ = false;
         by_change_ = true;
         slow_cycles_ = cusum_cycles_;
       }
     }
+    // Rule 3: stalls that come back.
+    if (!slow_ && stall && normal_.size() >= kChangeBaseline) LookForRecurrence();
     if (slow_) {
       slow_since_ns_ = slow_cycles_.front().begin_ns;
       slow_detected_ns_ = cycle.end_ns;
@@ -315,6 +322,25 @@ void CycleDetector::OnCycle(const Cycle& cycle) {
     return;
   }
 
+  if (by_recurrence_) {
+    // The cycles between two stalls are as ever, and no recovery.
+    lost_total_ns_ += std::max(0.0, excess);
+    slow_cycles_.push_back(cycle);
+    if (slow_cycles_.size() > 256) slow_cycles_.pop_front();
+    if (stall) {
+      normal_in_a_row_ = 0;
+      LookForWorse();
+    } else {
+      if (normal_in_a_row_++ == 0) first_normal_ns_ = cycle.begin_ns;
+      if (normal_in_a_row_ >= kRecurCycles / 2) {
+        slow_ = false;
+        recovered_ns_ = first_normal_ns_;
+        recent_.clear();
+        cusum_ = 0;
+      }
+    }
+    return;
+  }
   double back = by_change_ ? baseline_ns_ + std::max(0.5 * (lost_per_cycle_ns()), noise_ns_)
                            : baseline_ns_ + std::max({4 * noise_ns_, 0.4 * baseline_ns_});
   if (cycle.duration() <= back) {
@@ -351,8 +377,33 @@ void CycleDetector::LookForWorse() {
   while (first > 0 && slow_cycles_[first - 1].duration() >= 0.9 * factor_ * usual) --first;
   slow_cycles_.erase(slow_cycles_.begin(), slow_cycles_.begin() + static_cast<ptrdiff_t>(first));
   slow_since_ns_ = slow_cycles_.front().begin_ns;
-  by_change_ = false;
+  by_change_ = by_recurrence_ = false;
   became_worse_ = true;
+}
+
+bool CycleDetector::IsStall(const Cycle& cycle) const {
+  return cycle.duration() >= factor_ * baseline_ns_ &&
+         cycle.duration() >= baseline_ns_ + 6 * noise_ns_;
+}
+
+void CycleDetector::LookForRecurrence() {
+  size_t stalls = 0, first = recent_.size();
+  double lost = 0;
+  bool in_stall = false;
+  for (size_t i = 0; i < recent_.size(); ++i) {
+    const bool stall = IsStall(recent_[i]);
+    if (stall && !in_stall) {
+      if (stalls++ == 0) first = i;
+    }
+    if (stall) lost += recent_[i].duration() - baseline_ns_;
+    in_stall = stall;
+  }
+  if (stalls < kRecurStalls || lost < kMinLostNs) return;
+  const uint64_t since = recent_[first].begin_ns, now = recent_.back().end_ns;
+  if (now - since < kChangeNs || lost < kRecurLost * static_cast<double>(now - since)) return;
+  slow_ = by_change_ = by_recurrence_ = true;
+  became_worse_ = false;
+  slow_cycles_.assign(recent_.begin() + static_cast<ptrdiff_t>(first), recent_.end());
 }
 
 double CycleDetector::lost_per_cycle_ns() const {

@@ -17,6 +17,9 @@
 //                       that are small but stay (>= 10 % and >= the job's own noise);
 //                       not before 24 normal cycles: a young job still finds its pace,
 //                       which is then the baseline
+//   trigger, by recurrence: three stalls (cycles of `factor` x baseline and longer) among
+//                       64 cycles, by which a quarter of the time since the first was
+//                       lost: packets that are lost now and then
 //   much worse:         the rule "at once" against the slow cycles so far begins the slow
 //                       time anew: a fault on top of a mild one is not diluted by it
 //
@@ -59,7 +62,7 @@ class CycleDetector {
   uint64_t slow_since_ns() const { return slow_since_ns_; }
   uint64_t slow_detected_ns() const { return slow_detected_ns_; }
   uint64_t recovered_ns() const { return recovered_ns_; }        // begin of the first normal cycle after
-  bool by_change() const { return by_change_; }
+  bool by_change() const { return by_change_; }  // or by recurrence
   // It was slow before slow_since_ns, too, by less than half as much.
   bool became_worse() const { return became_worse_; }
   double baseline_ns() const { return baseline_ns_; }
@@ -82,6 +85,8 @@ class CycleDetector {
   bool EndsCycle(const Settled& op) const;
   void Forget(uint64_t now_ns);
   void LookForWorse();
+  bool IsStall(const Cycle& cycle) const;
+  void LookForRecurrence();
   void OnCycle(const Cycle& cycle);
   void Rebase();
 
@@ -98,14 +103,14 @@ class CycleDetector {
   uint64_t next_look_ = 48;    // settled_count of the next LookAgain
   std::deque<Cycle> normal_;   // for the baseline
   size_t since_rebase_ = 0;    // normal cycles since the baseline was computed
-  std::deque<Cycle> recent_;   // the last few, slow or not
+  std::deque<Cycle> recent_;   // the last 64, slow or not
   std::deque<Cycle> slow_cycles_;
   double baseline_ns_ = 0, noise_ns_ = 0;
   std::array<double, kShareCount> baseline_share_{}, share_noise_{};
   double cusum_ = 0;
   uint64_t cusum_start_ns_ = 0;
   std::deque<Cycle> cusum_cycles_;
-  bool slow_ = false, by_change_ = false, became_worse_ = false;
+  bool slow_ = false, by_change_ = false, by_recurrence_ = false, became_worse_ = false;
   uint64_t slow_since_ns_ = 0, slow_detected_ns_ = 0, recovered_ns_ = 0;
   size_t normal_in_a_row_ = 0;
   uint64_t first_normal_ns_ = 0;

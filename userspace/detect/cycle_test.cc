@@ -35,6 +35,13 @@ class CycleTest : public ::testing::Test {
     Op(3, ms / 2);
     detector_.Update(worker_);
   }
+  // One whose second operation takes so much longer.
+  void StalledStep(double ms, double stall_ms) {
+    Op(1, ms / 4);
+    Op(2, ms / 4 + stall_ms);
+    Op(3, ms / 2);
+    detector_.Update(worker_);
+  }
   void Steps(int count, double ms) {
     for (int i = 0; i < count; ++i) Step(ms);
   }
@@ -346,6 +353,43 @@ TEST_F(CycleTest, ManyOperationsBetweenTwoUpdates) {
   }
   detector_.Update(worker_);
   EXPECT_FALSE(detector_.slow());
+}
+
+// A lost packet every ten cycles, 0.6 s each: nearly half of the time.
+TEST_F(CycleTest, StallsThatComeBack) {
+  std::mt19937_64 random(1);
+  std::normal_distribution<double> noise(0, 3);
+  for (int i = 0; i < 80; ++i) Step(70 + noise(random));
+  const uint64_t onset = now_;
+  for (int i = 0; i < 25; ++i) {
+    StalledStep(70 + noise(random), i % 10 == 0 ? 580 : 0);
+    if (i < 20) {
+      EXPECT_FALSE(detector_.slow()) << i;
+    }
+  }
+  ASSERT_TRUE(detector_.slow());
+  EXPECT_TRUE(detector_.by_change());
+  EXPECT_LE(detector_.slow_since_ns(), onset + static_cast<uint64_t>(100 * kMs));
+  EXPECT_NEAR(detector_.lost_per_cycle_ns(), 3 * 580 * kMs / 21, 15 * kMs);
+  // Between two of them it is not over.
+  for (int i = 0; i < 9; ++i) Step(70 + noise(random));
+  EXPECT_TRUE(detector_.slow());
+  StalledStep(70, 580);
+  for (int i = 0; i < 40; ++i) Step(70 + noise(random));
+  EXPECT_FALSE(detector_.slow());
+  EXPECT_NEAR(detector_.baseline_ns(), 70 * kMs, 2 * kMs);
+}
+
+TEST_F(CycleTest, AStallIsNoShift) {
+  std::mt19937_64 random(1);
+  std::normal_distribution<double> noise(0, 3);
+  for (int i = 0; i < 80; ++i) Step(70 + noise(random));
+  for (int round = 0; round < 2; ++round) {
+    StalledStep(70, 1100);
+    for (int i = 0; i < 11; ++i) Step(80 + noise(random));  // the load of the machine
+    for (int i = 0; i < 60; ++i) Step(70 + noise(random));
+    EXPECT_FALSE(detector_.slow());
+  }
 }
 
 // +-30 % of jitter on every step, independent, for 100,000 steps (2.8 hours).
