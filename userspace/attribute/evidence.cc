@@ -34,6 +34,7 @@ class Judge {
     }
     SharedBridges();
     SharedHosts();
+    SameLinks();
     SharedPorts();
     AfterEffects();
     if (in_.suspects.empty()) Unasked();
@@ -402,7 +403,14 @@ class Judge {
     Ends ends;
     const HostHardware* here = hw_.FindHost(from.host);
     if (here == nullptr) return ends;
-    for (const Qp* qp : QpsOfEdge(hw_, from, to)) {
+    const auto qps = QpsOfEdge(hw_, from, to);
+    // Which queue pairs they are is not known; where each has one port only, the way is.
+    if (const auto mine = PortsOf(hw_, from), theirs = PortsOf(hw_, to);
+        qps.empty() && mine.size() == 1 && theirs.size() == 1) {
+      ends.from.insert({from.host, mine[0]});
+      ends.to.insert({to.host, theirs[0]});
+    }
+    for (const Qp* qp : qps) {
       const Port* mine = hw_.FindPort(from.host, qp->now.device, qp->now.port);
       const HardwareModel::QpEnd end = hw_.Remote(*here, *qp);
       const Port* theirs =
@@ -412,6 +420,32 @@ class Judge {
       ends.to.insert({to.host, theirs});
     }
     return ends;
+  }
+
+  // A path between the two ports between which data is lost on another path, and nothing else
+  // explains it: the same link, whichever way its data goes.
+  void SameLinks() {
+    auto ports_of = [&](const Suspect& s) {
+      Ends ends = PortsOfEdge(*s.worker, *s.other);
+      ends.from.merge(ends.to);
+      return std::move(ends.from);
+    };
+    for (size_t i = 0; i < in_.suspects.size(); ++i) {
+      const Opinion& known = result_.opinions[i];
+      if (in_.suspects[i].shape != SuspectShape::kEdge || !known.changed || known.after_effect ||
+          known.component != Component::kFabric) {
+        continue;
+      }
+      const auto ports = ports_of(in_.suspects[i]);
+      if (ports.empty()) continue;
+      for (size_t k = 0; k < in_.suspects.size(); ++k) {
+        if (k == i || in_.suspects[k].shape != SuspectShape::kEdge) continue;
+        if (!Unresolved(k) && result_.opinions[k].component != Component::kFabric) continue;
+        if (ports_of(in_.suspects[k]) != ports) continue;
+        result_.opinions[k] = known;
+        result_.opinions[k].after_effect = true;
+      }
+    }
   }
 
   // Broken or slow paths between different workers: the port that all of them share,
@@ -468,6 +502,16 @@ class Judge {
       opinion.what = "the network between the hosts";
       Say("several paths are slow, and every port of them also serves paths that are not: what "
           "they share lies between");
+    } else if (all.size() == 2) {
+      // Each of them has these two ends: one link, or what one of its ends hangs on.
+      const std::string link = "port " + PortName(*all[0].second) + " of " + all[0].first +
+                               " and port " + PortName(*all[1].second) + " of " + all[1].first;
+      opinion.worker = in_.suspects[open[0]].worker;
+      opinion.candidates = {Component::kNic, Component::kFabric};
+      opinion.confidence = 0.5;
+      opinion.where = PortName(*all[0].second) + " to " + PortName(*all[1].second);
+      opinion.what = "the link between " + link;
+      Say("all paths that are waited for go between " + link);
     } else {
       return;
     }

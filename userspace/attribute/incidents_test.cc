@@ -1476,6 +1476,35 @@ TEST_F(Tomography, TwoBelowOneBridgeAreTheBridge) {
   EXPECT_THAT(Last().culprits[0].where, HasSubstr("rank 0, rank 1"));
 }
 
+// Both paths between two hosts are broken, nothing is seen at either port: one link, once.
+TEST_F(Tomography, AllPathsOfOneLinkAreTheLink) {
+  Make(2);
+  Warm();
+  Enter();
+  for (int rank : {0, 1}) job().Ring(rank, MC_FLOW_SEND_NET, MC_FLOW_RECV_REMOTE);
+  Feed();
+  Wait(4'000);
+  ExpectUnknown({Component::kNic, Component::kFabric});
+  EXPECT_THAT(Last().summary, HasSubstr("the link between port mlx5_0/1 of "));
+  ExpectEvidence("all paths that are waited for go between port mlx5_0/1 of ");
+}
+
+// Packets are lost one way; what goes the other way over the same link is no second origin.
+TEST_F(Tomography, TheOtherWayOfALinkThatLosesPacketsIsTheSame) {
+  Make(2);
+  Warm();
+  Enter();
+  for (int rank : {0, 1}) job().Ring(rank, MC_FLOW_SEND_NET, MC_FLOW_RECV_REMOTE);
+  Feed();
+  for (int i = 0; i < 40; ++i) {
+    hw().Port(0).counters["local_ack_timeout_err"] += 10;
+    hw().Port(1).counters["out_of_sequence"] += 10;
+    Wait(100);
+  }
+  ExpectCulprit(0, Component::kFabric);
+  ExpectEvidence("packets are lost between port mlx5_0/1 of rank 0 and port mlx5_0/1 of rank 1");
+}
+
 TEST_F(Tomography, OneOfTwoBelowABridgeIsNotTheBridge) {
   Make(4, 4);
   Warm();

@@ -746,6 +746,9 @@ class Pipeline::Impl {
       sample.emplace(std::make_pair(sink->worker, sink->other), sink);
     }
     for (EdgeSet edges : ConnectedEdges(all_edges)) {
+      // Edges that nobody dominates are edges: what is left when some were taken away says
+      // nothing of their ends.
+      bool divided = false;
       while (!edges.empty()) {
         WorkerMap<int> touches;
         for (const auto& edge : edges) {
@@ -762,7 +765,7 @@ class Pipeline::Impl {
             second = std::max(second, count);
           }
         }
-        if (touches[most] >= 2 && touches[most] > second) {
+        if (!divided && touches[most] >= 2 && touches[most] > second) {
           out->culprits.push_back(MakeCulprit(*most, Component::kNic, 0.75));
           say("everybody waits for the network of " + NameOf(*most));
           suspects->push_back({SuspectShape::kNode, most, nullptr, {}, Component::kNic});
@@ -775,6 +778,7 @@ class Pipeline::Impl {
           std::erase_if(edges, [&](const auto& e) { return e.first == most || e.second == most; });
           continue;
         }
+        divided = true;
         auto edge = *edges.begin();
         edges.erase(edges.begin());
         const Sink& sink = *sample[edge];

@@ -341,6 +341,21 @@ TEST_F(PipelineTest, NetworkOfOneRank) {
   ExpectOne(IncidentKind::kStuck, 1, Component::kNic);
 }
 
+// Every path of a ring is broken: what is left when two have been taken away is no node.
+TEST_F(PipelineTest, AllPathsOfARingArePinnedOnNobody) {
+  HandMadeJob job(4);
+  Warm(job);
+  job.EnterAll();
+  job.Sleep(1);
+  for (int rank = 0; rank < 4; ++rank) job.Ring(rank, MC_FLOW_SEND_NET, MC_FLOW_RECV_REMOTE);
+  Wait(job, 2'000);
+  ASSERT_THAT(pipeline_.incidents(), SizeIs(1));
+  EXPECT_THAT(At(0).culprits, SizeIs(4));
+  for (const Culprit& culprit : At(0).culprits) {
+    EXPECT_EQ(culprit.component, Component::kUnknown) << culprit.rank;
+  }
+}
+
 TEST_F(PipelineTest, NetworksOfTwoRanks) {
   HandMadeJob job(8);
   Warm(job);
