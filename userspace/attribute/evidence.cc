@@ -61,8 +61,16 @@ class Judge {
   }
 
   bool Concerns(const Fact& fact, const Suspect& suspect) const {
-    if ((fact.shapes & ShapeBit(suspect.shape)) == 0) return false;
+    const uint32_t shapes =
+        suspect.shape == SuspectShape::kEnded
+            ? ShapeBit(SuspectShape::kEdge) | ShapeBit(SuspectShape::kNode)
+            : ShapeBit(suspect.shape);
+    if ((fact.shapes & shapes) == 0) return false;
     switch (suspect.shape) {
+      case SuspectShape::kEnded:
+        // For want of a CPU no request fails.
+        return fact.component != Component::kHost &&
+               (fact.worker == suspect.worker || fact.other == suspect.worker);
       case SuspectShape::kGpu:
       case SuspectShape::kFlush:
       case SuspectShape::kHost:
@@ -521,9 +529,28 @@ class Judge {
     }
   }
 
+  // What explains one suspect may follow from what explains another: a port without a partner
+  // from the one that was switched off.
+  void FollowsFromAnother(size_t i) {
+    if (roots_[i].empty() || !result_.opinions[i].changed || result_.opinions[i].after_effect) return;
+    for (size_t k = 0; k < in_.suspects.size(); ++k) {
+      if (k == i || !result_.opinions[k].changed || result_.opinions[k].after_effect) continue;
+      const bool follows = std::all_of(roots_[i].begin(), roots_[i].end(), [&](size_t effect) {
+        return std::any_of(roots_[k].begin(), roots_[k].end(), [&](size_t cause) {
+          return Explains(facts_[cause], facts_[effect]);
+        });
+      });
+      if (!follows) continue;
+      result_.opinions[i].after_effect = true;
+      for (size_t effect : roots_[i]) chosen_.erase(effect);
+      return;
+    }
+  }
+
   // A path that nothing explains, next to one that is explained: its after-effect.
   // The same origin is reported once.
   void AfterEffects() {
+    for (size_t i = 0; i < in_.suspects.size(); ++i) FollowsFromAnother(i);
     WorkerSet explained;
     for (size_t i = 0; i < in_.suspects.size(); ++i) {
       const Opinion& opinion = result_.opinions[i];
@@ -607,7 +634,20 @@ class Judge {
           " is suspect as well (slot, riser, power)");
     }
     for (size_t i = 0; i < facts_.size(); ++i) {
-      if (used_[i] && chosen_.count(i) == 0 && facts_[i].refused.empty()) Say(facts_[i].text);
+      const Fact& fact = facts_[i];
+      if (!used_[i] || chosen_.count(i) != 0 || !fact.refused.empty()) continue;
+      // What would name somebody else, did it not follow from what was chosen.
+      const auto cause = std::find_if(chosen_.begin(), chosen_.end(), [&](size_t c) {
+        return facts_[c].worker != fact.worker && Explains(facts_[c], fact);
+      });
+      if (cause != chosen_.end() && fact.component != Component::kUnknown &&
+          fact.weight >= Weight::kStrong) {
+        Reject(std::string(ToString(fact.component)) + " of " + NameOf(*fact.worker),
+               fact.text + "; but it follows from " + NameOf(*facts_[*cause].worker) + ": " +
+                   facts_[*cause].what);
+      } else {
+        Say(fact.text);
+      }
     }
     for (const Suspect& suspect : in_.suspects) Join(suspect);
     for (size_t i = 0; i < facts_.size(); ++i) {

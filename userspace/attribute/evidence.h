@@ -38,6 +38,7 @@ enum class SuspectShape : uint8_t {
   kHost,    // late, starved, or its proxy thread does not take up an operation
   kAbsent,  // has not entered the operation that its peers wait in
   kDead,    // its process is gone
+  kEnded,   // its progress thread has ended, as after a failed request: any of its paths
 };
 
 struct Suspect {

@@ -1430,6 +1430,28 @@ TEST_F(BrokenConnection, ErrorStateAfterTimeoutsIsNoRefusedRequest) {
   ExpectEvidence("req_transport_retries_exceeded +1");
 }
 
+// A cable of two hosts: every request at both ends fails before anybody has looked at the queue
+// pairs. The port that was switched off is the origin, its partner without a link is not.
+TEST_F(BrokenConnection, ProgressThreadsThatEndedWithTheirPort) {
+  Make(2);
+  for (int rank : {0, 1}) {
+    job().Host(rank).threads.push_back({.tid = 90, .roles = MC_THREAD_PROGRESS, .state = 'S'});
+  }
+  Warm();
+  Enter();
+  for (int rank : {0, 1}) {
+    job().Ring(rank, MC_FLOW_SEND_NET, MC_FLOW_RECV_REMOTE);
+    job().Host(rank).threads.back().state = 'X';
+    hw().Port(rank).state = "DOWN";
+    hw().Port(rank).phys_state = rank == 1 ? "Disabled" : "Polling";
+  }
+  Feed();
+  Wait(4'000);
+  ExpectCulprit(1, Component::kNic);
+  ExpectEvidence("is DOWN (Disabled)");
+  ExpectRejected("nic of rank 0", "it follows from rank 1");
+}
+
 TEST_F(BrokenConnection, OperationsThatWentOnClearIt) {
   Warm();
   FailQp(1, 2, 12);

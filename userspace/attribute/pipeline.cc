@@ -666,8 +666,9 @@ class Pipeline::Impl {
       case SinkKind::kHostStopped:
       case SinkKind::kHostStarved:
       case SinkKind::kHostProxy:
-      case SinkKind::kProxyEnded:
         return SuspectShape::kHost;
+      case SinkKind::kProxyEnded:
+        return SuspectShape::kEnded;
       case SinkKind::kNotEntered:
         return SuspectShape::kAbsent;
       case SinkKind::kDead:

@@ -70,7 +70,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Create(const CommPla
 
   std::vector<int> send_to;
   std::vector<int> recv_from;
-  if (plan.p2p && plan.p2p_wraps) {
+  if (plan.p2p_all) {
+    for (int offset = 1; offset < n; ++offset) send_to.push_back((rank + offset) % n);
+    recv_from = send_to;
+  } else if (plan.p2p && plan.p2p_wraps) {
     send_to = {next};
     recv_from = {prev};
   } else if (plan.p2p) {

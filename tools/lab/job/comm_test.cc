@@ -100,7 +100,7 @@ TEST_P(CommTransportTest, EveryOperationMovesTheRightData) {
   config.ranks = 3;
   config.compute_us = 0;
   config.bytes = 600000;
-  config.ops = *ParseOps("ar,rs,ag,bc,sr");
+  config.ops = *ParseOps("ar,rs,ag,bc,sr,aa");
   ASSERT_TRUE(Complete(&config).ok());
   const auto plans = PlanComms(config);
   Ranks ranks(3, {}, GetParam());

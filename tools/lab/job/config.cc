@@ -49,6 +49,8 @@ const char* ToString(OpKind op) {
       return "bc";
     case OpKind::kSendRecv:
       return "sr";
+    case OpKind::kAllToAll:
+      return "aa";
   }
   return "?";
 }
@@ -118,7 +120,7 @@ absl::StatusOr<std::vector<OpKind>> ParseOps(const std::string& text) {
   while (std::getline(in, word, ',')) {
     bool found = false;
     for (OpKind op : {OpKind::kAllReduce, OpKind::kReduceScatter, OpKind::kAllGather,
-                      OpKind::kBroadcast, OpKind::kSendRecv}) {
+                      OpKind::kBroadcast, OpKind::kSendRecv, OpKind::kAllToAll}) {
       if (word == ToString(op)) {
         ops.push_back(op);
         found = true;
@@ -127,7 +129,7 @@ absl::StatusOr<std::vector<OpKind>> ParseOps(const std::string& text) {
     if (!found) {
       return Bad("--ops \"" + text + "\": \"" + word +
                  "\" is not known; use a list of ar, rs, ag, "
-                 "bc, sr");
+                 "bc, sr, aa");
     }
   }
   if (ops.empty() || ops.size() > 16) return Bad("--ops needs 1 to 16 operations");
@@ -222,6 +224,15 @@ Role RoleOf(const JobConfig& config, int job_rank) {
   return role;
 }
 
+// Who of a communicator of `ops` exchanges messages.
+static void PlanMessages(const JobConfig& config, CommPlan* plan) {
+  for (OpKind op : config.ops) {
+    plan->p2p_wraps |= op == OpKind::kSendRecv;
+    plan->p2p_all |= op == OpKind::kAllToAll;
+  }
+  plan->p2p = plan->p2p_wraps || plan->p2p_all;
+}
+
 std::vector<CommPlan> PlanComms(const JobConfig& config) {
   std::vector<CommPlan> plans;
   auto add = [&](const std::string& name, std::vector<int> members) -> CommPlan* {
@@ -236,8 +247,7 @@ std::vector<CommPlan> PlanComms(const JobConfig& config) {
   world->ring = true;
   switch (config.layout) {
     case Layout::kFlat:
-      for (OpKind op : config.ops) world->p2p |= op == OpKind::kSendRecv;
-      world->p2p_wraps = world->p2p;
+      PlanMessages(config, world);
       break;
     case Layout::kDpPp:
       for (int stage = 0; stage < config.pp; ++stage) {
@@ -245,8 +255,7 @@ std::vector<CommPlan> PlanComms(const JobConfig& config) {
         for (int d = 0; d < config.dp; ++d) members.push_back(stage * config.dp + d);
         if (CommPlan* plan = add("dp" + std::to_string(stage), members)) {
           plan->ring = true;
-          for (OpKind op : config.ops) plan->p2p |= op == OpKind::kSendRecv;
-          plan->p2p_wraps = plan->p2p;
+          PlanMessages(config, plan);
         }
       }
       for (int d = 0; d < config.dp; ++d) {
@@ -266,8 +275,7 @@ std::vector<CommPlan> PlanComms(const JobConfig& config) {
         for (int d = 0; d < config.dp; ++d) members.push_back(d * config.tp + t);
         if (CommPlan* plan = add("dp" + std::to_string(t), members)) {
           plan->ring = true;
-          for (OpKind op : config.ops) plan->p2p |= op == OpKind::kSendRecv;
-          plan->p2p_wraps = plan->p2p;
+          PlanMessages(config, plan);
         }
       }
       break;

@@ -22,8 +22,10 @@ enum class Layout { kFlat, kDpPp, kDpTp };
 
 enum class Transport { kTcp, kVerbs };
 
-// Operations of one iteration, the letters of the truth file.
-enum class OpKind { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kSendRecv };
+// Operations of one iteration, the letters of the truth file. kAllToAll: a group of messages to
+// and from everybody, of sizes that change with every pair and iteration, as tokens are sent to
+// experts.
+enum class OpKind { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kSendRecv, kAllToAll };
 
 struct JobConfig {
   int ranks = 4;
@@ -69,6 +71,7 @@ struct CommPlan {
   bool ring = false;       // carries collectives
   bool p2p = false;        // neighbours exchange messages
   bool p2p_wraps = false;  // the last is a neighbour of the first
+  bool p2p_all = false;    // everybody is a neighbour of everybody
 };
 
 // Place of a job rank in the grid; -1: no such dimension.
@@ -79,7 +82,7 @@ struct Role {
 };
 
 const char* ToString(Layout layout);        // "flat", "dpxpp", "dpxtp"
-const char* ToString(OpKind op);            // "ar", "rs", "ag", "bc", "sr"
+const char* ToString(OpKind op);            // "ar", "rs", "ag", "bc", "sr", "aa"
 const char* ToString(Transport transport);  // "tcp", "verbs"
 absl::StatusOr<Transport> ParseTransport(const std::string& text);
 absl::StatusOr<std::vector<std::string>> ParseDevices(const std::string& text);  // "rxeA,rxeB"

@@ -77,6 +77,18 @@ TEST(ConfigTest, PipelineGrid) {
   EXPECT_EQ(RoleOf(config, 3).tp, -1);
 }
 
+TEST(ConfigTest, WhoExchangesMessages) {
+  JobConfig config;
+  ASSERT_TRUE(Complete(&config).ok());
+  EXPECT_FALSE(PlanComms(config)[0].p2p);
+  config.ops = *ParseOps("ar,sr");
+  EXPECT_TRUE(PlanComms(config)[0].p2p && PlanComms(config)[0].p2p_wraps);
+  EXPECT_FALSE(PlanComms(config)[0].p2p_all);
+  config.ops = *ParseOps("aa");
+  EXPECT_TRUE(PlanComms(config)[0].p2p && PlanComms(config)[0].p2p_all);
+  EXPECT_FALSE(PlanComms(config)[0].p2p_wraps);
+}
+
 TEST(ConfigTest, TensorGridAndSingletons) {
   JobConfig config = Grid(Layout::kDpTp, 4, 2, 2);
   ASSERT_TRUE(Complete(&config).ok());

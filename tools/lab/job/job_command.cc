@@ -92,7 +92,7 @@ void AddJobCommand(CLI::App& app, int* exit_code) {
   job->add_option("--duration", c.duration_s, "Seconds after which the job ends");
   job->add_option("--channels", c.channels, "Channels per communicator")->capture_default_str();
   job->add_option("--bytes", c.bytes, "Size of one operation of --ops")->capture_default_str();
-  job->add_option("--ops", options->ops, "Operations per iteration: list of ar,rs,ag,bc,sr")
+  job->add_option("--ops", options->ops, "Operations per iteration: list of ar,rs,ag,bc,sr,aa")
       ->capture_default_str();
   job->add_option("--compute-us", c.compute_us, "Length of a compute phase")->capture_default_str();
   job->add_option("--noise", c.noise_percent, "Random change of each compute phase, +- percent");

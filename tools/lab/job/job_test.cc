@@ -80,7 +80,7 @@ constexpr char kSmall[] = " --compute-us 1000 --bytes 300000 ";
 
 TEST_F(JobTest, FlatWithEveryOperation) {
   const Result result =
-      Run(std::string("job --ranks 2 --iters 6 --ops ar,rs,ag,bc,sr --json --plugin ") +
+      Run(std::string("job --ranks 2 --iters 6 --ops ar,rs,ag,bc,sr,aa --json --plugin ") +
           MYCROFT_RECORDER + kSmall + "--truth " + Truth());
   EXPECT_EQ(result.status, 0) << result.err;
   const json summary = json::parse(result.out, nullptr, false);
@@ -281,7 +281,7 @@ class JobVerbsTest : public JobTest {
 
 TEST_F(JobVerbsTest, EveryOperationInNcclsOrder) {
   const Result result = Run(
-      std::string("job --transport verbs --ib-flush on --ranks 4 --iters 6 --ops ar,rs,ag,bc,sr "
+      std::string("job --transport verbs --ib-flush on --ranks 4 --iters 6 --ops ar,rs,ag,bc,sr,aa "
                   "--json --plugin ") +
       MYCROFT_RECORDER + kSmall + "--truth " + Truth());
   EXPECT_EQ(result.status, 0) << result.err;

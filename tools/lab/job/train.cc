@@ -24,6 +24,7 @@ Func FuncOf(OpKind kind) {
     case OpKind::kBroadcast:
       return Func::kBroadcast;
     case OpKind::kSendRecv:
+    case OpKind::kAllToAll:
       return Func::kSend;
   }
   return Func::kAllReduce;
@@ -42,6 +43,15 @@ bool CheckRange(const float* data, size_t count, size_t stride, int64_t iter, bo
     if (data[i] != expected(i)) return false;
   }
   return true;
+}
+
+bool IsCollective(OpKind kind) { return kind != OpKind::kSendRecv && kind != OpKind::kAllToAll; }
+
+// Elements of the message between two ranks of an all-to-all: 1/16 to all of a part.
+size_t TokenCount(size_t part, int from, int to, int64_t iter) {
+  uint64_t mix = static_cast<uint64_t>(iter) * 1000003 + static_cast<uint64_t>(from * 1009 + to);
+  mix = (mix ^ (mix >> 31)) * 0x9e3779b97f4a7c15ull;
+  return std::max<size_t>(1, part * (1 + (mix >> 60)) / 16);
 }
 
 }  // namespace
@@ -98,6 +108,9 @@ Trainer::Message Trainer::MakeMessage(OpKind kind, Communicator* comm, int64_t b
       sent = message.count;
       received = message.count * n;
       break;
+    case OpKind::kAllToAll:
+      sent = received = std::max<size_t>(1, message.count / n) * n;
+      break;
     case OpKind::kAllReduce:
     case OpKind::kBroadcast:
     case OpKind::kSendRecv:
@@ -145,8 +158,26 @@ void Trainer::Issue(Message* message, int64_t iter) {
     api_.GroupEnd();
     return;
   }
+  if (message->kind == OpKind::kAllToAll) return IssueAllToAll(message, iter);
   api_.Collective(message->comm, FuncOf(message->kind), message->send.data(), message->recv.data(),
                   message->count);
+}
+
+void Trainer::IssueAllToAll(Message* message, int64_t iter) {
+  Communicator* comm = message->comm;
+  const int n = comm->size();
+  const int rank = comm->rank();
+  const size_t part = message->part();
+  api_.GroupStart();
+  for (int offset = 1; offset < n; ++offset) {
+    const int to = (rank + offset) % n;
+    const int from = (rank + n - offset) % n;
+    api_.Send(comm, message->send.data() + part * static_cast<size_t>(to),
+              TokenCount(part, rank, to, iter), to);
+    api_.Recv(comm, message->recv.data() + part * static_cast<size_t>(from),
+              TokenCount(part, from, rank, iter), from);
+  }
+  api_.GroupEnd();
 }
 
 void Trainer::IssueOps(int64_t iter) {
@@ -155,7 +186,7 @@ void Trainer::IssueOps(int64_t iter) {
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::vector<size_t> collectives;
   for (size_t i = 0; i < ops_.size(); ++i) {
-    if (ops_[i].kind != OpKind::kSendRecv) collectives.push_back(i);
+    if (IsCollective(ops_[i].kind)) collectives.push_back(i);
   }
   const uint64_t now = NowNs();
   const auto size =
@@ -269,6 +300,11 @@ bool Trainer::WarmUp() {
       Issue(&messages.back(), 0);
     }
     if (!comm->plan().p2p) continue;
+    if (comm->plan().p2p_all) {
+      messages.push_back(MakeMessage(OpKind::kAllToAll, comm, kWarmUpP2pCount * sizeof(float)));
+      Issue(&messages.back(), 0);
+    }
+    if (comm->plan().p2p_all && !comm->plan().p2p_wraps) continue;
     if (comm->plan().p2p_wraps) {
       messages.push_back(MakeMessage(OpKind::kSendRecv, comm, kWarmUpP2pCount * sizeof(float)));
       Issue(&messages.back(), 0);
@@ -330,6 +366,19 @@ bool Trainer::Check(const Message& message, int64_t iter, bool full) const {
     case OpKind::kSendRecv:
       return CheckRange(data, message.count, stride, iter, full,
                         [&](size_t i) { return pattern.At(i, message.peer_from, iter); });
+    case OpKind::kAllToAll: {
+      const size_t part = message.part();
+      const size_t mine = part * static_cast<size_t>(rank);  // in the sender's buffer
+      for (int from = 0; from < n; ++from) {
+        if (from == rank) continue;
+        if (!CheckRange(data + part * static_cast<size_t>(from), TokenCount(part, from, rank, iter),
+                        stride, iter, full,
+                        [&](size_t i) { return pattern.At(mine + i, from, iter); })) {
+          return false;
+        }
+      }
+      return true;
+    }
   }
   return false;
 }

@@ -65,11 +65,13 @@ class Trainer {
     std::vector<float> send;
     std::vector<float> recv;
     int peer_from = 0;  // kSendRecv and stages: sender of `recv`
+    size_t part() const { return send.size() / static_cast<size_t>(comm->size()); }  // kAllToAll
   };
   Message MakeMessage(OpKind kind, Communicator* comm, int64_t bytes);
   void Stamp(Message* message, int64_t iter, size_t count) const;
   void Compute(bool opens_iteration, int64_t iter);
   void Issue(Message* message, int64_t iter);
+  void IssueAllToAll(Message* message, int64_t iter);
   void IssueOps(int64_t iter);
   void Pipeline(int64_t iter);
   size_t StageCount(int64_t iter, int microbatch) const;
