@@ -96,8 +96,8 @@ TEST_F(JobTest, FlatWithEveryOperation) {
     EXPECT_TRUE(report.complete);
     EXPECT_EQ(report.api, 6);
     EXPECT_EQ(report.collectives, 6 * 4 + 1);  // and the warm-up
-    EXPECT_EQ(report.messages, 2 * (6 + 1));
-    EXPECT_EQ(report.launches, 6 * 5 + 2);
+    EXPECT_EQ(report.messages, 2 * 2 * (6 + 1));
+    EXPECT_EQ(report.launches, 6 * 6 + 3);
     EXPECT_GT(report.kernels, 0);
     EXPECT_EQ(report.comms, (std::map<std::string, int>{{"world", 2}}));
   }
