@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kNormalOps = 256;     // operations per edge for the normal transit
 constexpr double kShareOfLoss = 0.35;  // an excess below this share of the loss is not a cause
 constexpr double kPausedTogether = 0.6;
-constexpr double kLate = 10;           // times the usual transit: an operation that was held up
+constexpr double kLate = 10;  // times the usual transit: an operation that was held up
 constexpr double kLateNs = 1e6;
 constexpr double kLeavesWithArrival = 0.05;  // lag as a share of the transit time
 
@@ -126,11 +126,10 @@ std::vector<EdgeTransit> Transits(const std::vector<Worker*>& job, uint64_t sinc
     };
     edge.normal_mean_ns = mean(sum.normal);
     edge.now_mean_ns = mean(sum.now);
-    edge.late_ops = static_cast<size_t>(
-        std::count_if(sum.now.begin(), sum.now.end(),
-                      [&](double transit) {
-                        return transit >= std::max(kLateNs, kLate * edge.normal_ns);
-                      }));
+    edge.late_ops =
+        static_cast<size_t>(std::count_if(sum.now.begin(), sum.now.end(), [&](double transit) {
+          return transit >= std::max(kLateNs, kLate * edge.normal_ns);
+        }));
     edge.now_total_ns = cycles > 0 ? sum.total / cycles : 0;
     edges.push_back(edge);
   }

@@ -61,10 +61,9 @@ class Judge {
   }
 
   bool Concerns(const Fact& fact, const Suspect& suspect) const {
-    const uint32_t shapes =
-        suspect.shape == SuspectShape::kEnded
-            ? ShapeBit(SuspectShape::kEdge) | ShapeBit(SuspectShape::kNode)
-            : ShapeBit(suspect.shape);
+    const uint32_t shapes = suspect.shape == SuspectShape::kEnded
+                                ? ShapeBit(SuspectShape::kEdge) | ShapeBit(SuspectShape::kNode)
+                                : ShapeBit(suspect.shape);
     if ((fact.shapes & shapes) == 0) return false;
     switch (suspect.shape) {
       case SuspectShape::kEnded:
@@ -378,8 +377,7 @@ class Judge {
       for (size_t i = 0; i < in_.suspects.size(); ++i) {
         const Opinion& opinion = result_.opinions[i];
         const Worker* worker = opinion.changed ? opinion.worker : in_.suspects[i].worker;
-        const Component component =
-            opinion.changed ? opinion.component : in_.suspects[i].component;
+        const Component component = opinion.changed ? opinion.component : in_.suspects[i].component;
         const bool its = worker->host == host && component == Component::kHost;
         // What a rank has itself comes first.
         const bool of_it =
@@ -532,13 +530,13 @@ class Judge {
   // What explains one suspect may follow from what explains another: a port without a partner
   // from the one that was switched off.
   void FollowsFromAnother(size_t i) {
-    if (roots_[i].empty() || !result_.opinions[i].changed || result_.opinions[i].after_effect) return;
+    if (roots_[i].empty() || !result_.opinions[i].changed || result_.opinions[i].after_effect)
+      return;
     for (size_t k = 0; k < in_.suspects.size(); ++k) {
       if (k == i || !result_.opinions[k].changed || result_.opinions[k].after_effect) continue;
       const bool follows = std::all_of(roots_[i].begin(), roots_[i].end(), [&](size_t effect) {
-        return std::any_of(roots_[k].begin(), roots_[k].end(), [&](size_t cause) {
-          return Explains(facts_[cause], facts_[effect]);
-        });
+        return std::any_of(roots_[k].begin(), roots_[k].end(),
+                           [&](size_t cause) { return Explains(facts_[cause], facts_[effect]); });
       });
       if (!follows) continue;
       result_.opinions[i].after_effect = true;
@@ -551,6 +549,9 @@ class Judge {
   // The same origin is reported once.
   void AfterEffects() {
     for (size_t i = 0; i < in_.suspects.size(); ++i) FollowsFromAnother(i);
+    for (size_t i = 0; i < in_.suspects.size(); ++i) {
+      if (!result_.opinions[i].after_effect) chosen_.insert(roots_[i].begin(), roots_[i].end());
+    }
     WorkerSet explained;
     for (size_t i = 0; i < in_.suspects.size(); ++i) {
       const Opinion& opinion = result_.opinions[i];

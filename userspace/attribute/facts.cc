@@ -1631,7 +1631,8 @@ class Finder {
                        Component::kFabric, from, kNetwork & ~ShapeBit(S::kNode), sender.since_ns);
       fact.other = &to;
       fact.device = PortName(mine) + (theirs != nullptr ? " to " + PortName(*theirs) : "");
-      fact.what = (theirs != nullptr ? "packets are lost from " : "packets are lost at ") + fact.device;
+      fact.what =
+          (theirs != nullptr ? "packets are lost from " : "packets are lost at ") + fact.device;
       fact.text = "packets are lost between port " + PortName(mine) + " of " + NameOf(from) +
                   " and " + (theirs != nullptr ? "port " + PortName(*theirs) + " of " : "") +
                   NameOf(to) + ": " + sender.names +

@@ -62,7 +62,7 @@ class CycleDetector {
   uint64_t slow_since_ns() const { return slow_since_ns_; }
   uint64_t slow_detected_ns() const { return slow_detected_ns_; }
   uint64_t recovered_ns() const { return recovered_ns_; }        // begin of the first normal cycle after
-  bool by_change() const { return by_change_; }  // or by recurrence
+  bool by_change() const { return by_change_; }                  // or by recurrence
   // It was slow before slow_since_ns, too, by less than half as much.
   bool became_worse() const { return became_worse_; }
   double baseline_ns() const { return baseline_ns_; }

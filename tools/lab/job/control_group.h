@@ -22,8 +22,8 @@ class ControlGroup {
  public:
   using Settings = std::vector<std::pair<std::string, std::string>>;  // file, text
   struct Plan {
-    std::string controller;      // "cpu", "memory"
-    std::vector<pid_t> members;  // of one group
+    std::string controller;       // "cpu", "memory"
+    std::vector<pid_t> members;   // of one group
     bool single_threads = false;  // members are threads; their processes stay where they are
     Settings v1, v2;
   };

@@ -22,8 +22,8 @@
 
 #include "tools/lab/job/clock.h"
 #include "tools/lab/job/control.h"
-#include "tools/lab/job/rank.h"
 #include "tools/lab/job/memory.h"
+#include "tools/lab/job/rank.h"
 #include "tools/lab/job/starve.h"
 #include "tools/lab/job/truth.h"
 

@@ -40,9 +40,7 @@ bool SetIpcLock(bool on, bool* had) {
   return syscall(SYS_capset, &header, data) == 0;
 }
 
-absl::Status Errno(const char* what) {
-  return absl::ErrnoToStatus(errno, what);
-}
+absl::Status Errno(const char* what) { return absl::ErrnoToStatus(errno, what); }
 
 }  // namespace
 
