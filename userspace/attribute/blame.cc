@@ -19,6 +19,12 @@ constexpr double kLate = 10;  // times the usual transit: an operation that was 
 constexpr double kLateNs = 1e6;
 constexpr double kLeavesWithArrival = 0.05;  // lag as a share of the transit time
 
+double Mean(const std::vector<double>& values) {
+  double total = 0;
+  for (double value : values) total += value;
+  return values.empty() ? 0 : total / static_cast<double>(values.size());
+}
+
 double Median(std::vector<double> values) {
   if (values.empty()) return 0;
   auto middle = values.begin() + values.size() / 2;
@@ -119,13 +125,8 @@ std::vector<EdgeTransit> Transits(const std::vector<Worker*>& job, uint64_t sinc
     edge.normal_ns = Median(sum.normal);
     edge.now_ns = Median(sum.now);
     edge.lag_ns = Median(sum.lag);
-    auto mean = [](const std::vector<double>& values) {
-      double total = 0;
-      for (double value : values) total += value;
-      return values.empty() ? 0 : total / static_cast<double>(values.size());
-    };
-    edge.normal_mean_ns = mean(sum.normal);
-    edge.now_mean_ns = mean(sum.now);
+    edge.normal_mean_ns = Mean(sum.normal);
+    edge.now_mean_ns = Mean(sum.now);
     edge.late_ops =
         static_cast<size_t>(std::count_if(sum.now.begin(), sum.now.end(), [&](double transit) {
           return transit >= std::max(kLateNs, kLate * edge.normal_ns);
@@ -218,12 +219,14 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
     double excess = edge.now_ns - edge.normal_ns;
     bool slow = edge.now_ns >= 3 * edge.normal_ns && excess >= 0.02 * result.lost_ns &&
                 edge.now_total_ns >= threshold;
-    const double mean_excess = edge.now_mean_ns - edge.normal_mean_ns;
-    if (!slow && edge.late_ops > 0 && edge.now_mean_ns >= 3 * edge.normal_mean_ns &&
-        mean_excess >= 0.02 * result.lost_ns) {
-      at_times.push_back(&edge);
+    if (!slow) {
+      const double mean_excess = edge.now_mean_ns - edge.normal_mean_ns;
+      if (edge.late_ops > 0 && edge.now_mean_ns >= 3 * edge.normal_mean_ns &&
+          mean_excess >= 0.02 * result.lost_ns) {
+        at_times.push_back(&edge);
+      }
+      continue;
     }
-    if (!slow) continue;
     bad.push_back(&edge);
     worst = std::max(worst, excess);
   }
@@ -401,11 +404,11 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
     }
   }
   if (!result.blames.empty()) {
-    result.explained_ns = result.blames[0].excess_ns;
-    for (size_t i = 1; i < result.blames.size(); ++i) {
-      const bool both = result.blames[0].kind == BlameKind::kNetEdge &&
-                        result.blames[i].kind == BlameKind::kNetEdge;
-      if (both) result.explained_ns += result.blames[i].excess_ns;
+    const bool edges_first = result.blames[0].kind == BlameKind::kNetEdge;
+    for (const Blame& blame : result.blames) {
+      const bool counts = &blame == &result.blames[0] ||
+                          (edges_first && blame.kind == BlameKind::kNetEdge);
+      if (counts) result.explained_ns += blame.excess_ns;
     }
     double explained = std::min(1.0, result.blames[0].excess_ns / result.lost_ns);
     result.confidence = 0.5 + 0.45 * explained;

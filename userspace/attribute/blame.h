@@ -66,7 +66,7 @@ struct Blame {
 struct BlameResult {
   double lost_ns = 0;    // per cycle, of the job
   double normal_ns = 0;  // cycle
-  double explained_ns = 0;  // of lost_ns, by the first blame and those of its kind
+  double explained_ns = 0;  // of lost_ns, by the first blame; if that is an edge, by all edges
   bool whole_job_paused = false;
   std::vector<Blame> blames;  // largest first
   std::vector<WorkerShares> shares;

@@ -411,8 +411,9 @@ class Judge {
     if (here == nullptr) return ends;
     const auto qps = QpsOfEdge(hw_, from, to);
     // Which queue pairs they are is not known; where each has one port only, the way is.
-    if (const auto mine = PortsOf(hw_, from), theirs = PortsOf(hw_, to);
-        qps.empty() && mine.size() == 1 && theirs.size() == 1) {
+    if (qps.empty()) {
+      const auto mine = PortsOf(hw_, from), theirs = PortsOf(hw_, to);
+      if (mine.size() != 1 || theirs.size() != 1) return ends;
       ends.from.insert({from.host, mine[0]});
       ends.to.insert({to.host, theirs[0]});
     }
@@ -431,23 +432,26 @@ class Judge {
   // A path between the two ports between which data is lost on another path, and nothing else
   // explains it: the same link, whichever way its data goes.
   void SameLinks() {
-    auto ports_of = [&](const Suspect& s) {
-      Ends ends = PortsOfEdge(*s.worker, *s.other);
-      ends.from.merge(ends.to);
-      return std::move(ends.from);
-    };
+    std::vector<size_t> lossy, candidates;
     for (size_t i = 0; i < in_.suspects.size(); ++i) {
+      if (in_.suspects[i].shape != SuspectShape::kEdge) continue;
+      const Opinion& opinion = result_.opinions[i];
+      const bool fabric = opinion.changed && opinion.component == Component::kFabric;
+      if (fabric) lossy.push_back(i);
+      if (fabric || Unresolved(i)) candidates.push_back(i);
+    }
+    if (lossy.empty() || candidates.size() < 2) return;
+    std::map<size_t, decltype(Ends::from)> ports;
+    for (size_t i : candidates) {
+      Ends ends = PortsOfEdge(*in_.suspects[i].worker, *in_.suspects[i].other);
+      ends.from.merge(ends.to);
+      ports[i] = std::move(ends.from);
+    }
+    for (size_t i : lossy) {
       const Opinion& known = result_.opinions[i];
-      if (in_.suspects[i].shape != SuspectShape::kEdge || !known.changed || known.after_effect ||
-          known.component != Component::kFabric) {
-        continue;
-      }
-      const auto ports = ports_of(in_.suspects[i]);
-      if (ports.empty()) continue;
-      for (size_t k = 0; k < in_.suspects.size(); ++k) {
-        if (k == i || in_.suspects[k].shape != SuspectShape::kEdge) continue;
-        if (!Unresolved(k) && result_.opinions[k].component != Component::kFabric) continue;
-        if (ports_of(in_.suspects[k]) != ports) continue;
+      if (known.after_effect || ports[i].empty()) continue;
+      for (size_t k : candidates) {
+        if (k == i || ports[k] != ports[i]) continue;
         result_.opinions[k] = known;
         result_.opinions[k].after_effect = true;
       }

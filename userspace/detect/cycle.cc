@@ -322,42 +322,27 @@ void CycleDetector::OnCycle(const Cycle& cycle) {
     return;
   }
 
-  if (by_recurrence_) {
-    // The cycles between two stalls are as ever, and no recovery.
+  double back = by_change_ ? baseline_ns_ + std::max(0.5 * (lost_per_cycle_ns()), noise_ns_)
+                           : baseline_ns_ + std::max({4 * noise_ns_, 0.4 * baseline_ns_});
+  const bool normal = by_recurrence_ ? !stall : cycle.duration() <= back;
+  if (!normal || by_recurrence_) {
     lost_total_ns_ += std::max(0.0, excess);
     slow_cycles_.push_back(cycle);
     if (slow_cycles_.size() > 256) slow_cycles_.pop_front();
-    if (stall) {
-      normal_in_a_row_ = 0;
-      LookForWorse();
-    } else {
-      if (normal_in_a_row_++ == 0) first_normal_ns_ = cycle.begin_ns;
-      if (normal_in_a_row_ >= kRecurCycles / 2) {
-        slow_ = false;
-        recovered_ns_ = first_normal_ns_;
-        recent_.clear();
-        cusum_ = 0;
-      }
-    }
+  }
+  if (!normal) {
+    normal_in_a_row_ = 0;
+    LookForWorse();
     return;
   }
-  double back = by_change_ ? baseline_ns_ + std::max(0.5 * (lost_per_cycle_ns()), noise_ns_)
-                           : baseline_ns_ + std::max({4 * noise_ns_, 0.4 * baseline_ns_});
-  if (cycle.duration() <= back) {
-    if (normal_in_a_row_++ == 0) first_normal_ns_ = cycle.begin_ns;
-    if (normal_in_a_row_ >= kRecoverCycles) {
-      slow_ = false;
-      recovered_ns_ = first_normal_ns_;
-      recent_.clear();
-      cusum_ = 0;
-    }
-    return;
+  if (normal_in_a_row_++ == 0) first_normal_ns_ = cycle.begin_ns;
+  // Cycles between two stalls are as ever, and no recovery.
+  if (normal_in_a_row_ >= (by_recurrence_ ? kRecurCycles / 2 : kRecoverCycles)) {
+    slow_ = false;
+    recovered_ns_ = first_normal_ns_;
+    recent_.clear();
+    cusum_ = 0;
   }
-  normal_in_a_row_ = 0;
-  lost_total_ns_ += std::max(0.0, excess);
-  slow_cycles_.push_back(cycle);
-  if (slow_cycles_.size() > 256) slow_cycles_.pop_front();
-  LookForWorse();
 }
 
 void CycleDetector::LookForWorse() {

@@ -246,7 +246,6 @@ void JobModel::ApplyProcess(const Snapshot& snapshot, const ProcessSample& proce
   }
 }
 
-// Moves operations, in order of enqueue, into the history as they complete.
 // How long the collective before this one on the same connections waited for its sends while
 // this one was open, ns. It is over for its GPU once its data is in the slots; the next one's
 // data comes from peers that are ahead, and waits until those slots are free.
@@ -263,6 +262,7 @@ static double SlotsHeldBefore(const Worker& worker, const Op& op) {
   return 0;
 }
 
+// Moves operations, in order of enqueue, into the history as they complete.
 void JobModel::Settle(Worker& worker) {
   for (auto it = worker.ops.lower_bound(worker.open_from); it != worker.ops.end(); ++it) {
     auto& [id, op] = *it;

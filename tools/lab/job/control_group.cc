@@ -12,6 +12,14 @@
 namespace mycroft::lab {
 namespace {
 
+bool WriteControlFile(const std::string& path, const std::string& text) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool ok = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  close(fd);
+  return ok;
+}
+
 bool Lists(const std::string& comma_list, const std::string& word) {
   return ("," + comma_list + ",").find("," + word + ",") != std::string::npos;
 }
@@ -58,14 +66,6 @@ std::string GroupOf(pid_t id, int version, const std::string& controller) {
 }
 
 }  // namespace
-
-bool WriteControlFile(const std::string& path, const std::string& text) {
-  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  const bool ok = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  close(fd);
-  return ok;
-}
 
 std::unique_ptr<ControlGroup> ControlGroup::Make(const Plan& plan) {
   if (plan.members.empty()) return nullptr;

@@ -15,9 +15,6 @@
 
 namespace mycroft::lab {
 
-// Writes `text` to an existing file in one piece.
-bool WriteControlFile(const std::string& path, const std::string& text);
-
 class ControlGroup {
  public:
   using Settings = std::vector<std::pair<std::string, std::string>>;  // file, text

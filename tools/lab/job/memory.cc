@@ -61,6 +61,7 @@ absl::StatusOr<std::unique_ptr<ControlGroup>> LimitMemory(pid_t pid, uint64_t by
 }
 
 void WorkingSet::Resize(size_t bytes) {
+  if (bytes == bytes_) return;
   if (data_ != nullptr) munmap(data_, bytes_);
   data_ = nullptr;
   bytes_ = 0;

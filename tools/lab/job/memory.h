@@ -29,7 +29,7 @@ class WorkingSet {
   WorkingSet(const WorkingSet&) = delete;
   WorkingSet& operator=(const WorkingSet&) = delete;
 
-  void Resize(size_t bytes);  // other contents; what cannot be mapped is 0 bytes
+  void Resize(size_t bytes);  // to another size: other contents; what cannot be mapped is 0 bytes
   void Use();                 // writes to every page
 
  private:

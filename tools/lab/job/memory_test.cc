@@ -61,7 +61,6 @@ TEST(MemoryTest, AWorkingSetHasOtherContentsInEveryPage) {
   set.Use();
 }
 
-// In a child: it is moved, and what it is moved to is gone afterwards.
 TEST(MemoryTest, ALimitNeedsSwap) {
   std::ifstream swaps("/proc/swaps");
   std::string line;

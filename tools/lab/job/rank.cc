@@ -169,7 +169,6 @@ class Rank {
   std::atomic<bool> aborted_{false};
   std::atomic<bool> finished_{false};
   std::atomic<size_t> memory_bytes_{0};  // that an iteration uses beside
-  size_t used_bytes_ = 0;
   WorkingSet working_set_;
   int64_t done_ = 0;
   int64_t bad_ = 0;
@@ -221,9 +220,7 @@ bool Rank::CannotLock(double kib, uint64_t until_ns) {
 }
 
 void Rank::UseMemory() {
-  const size_t bytes = memory_bytes_.load();
-  if (bytes != used_bytes_) working_set_.Resize(bytes);
-  used_bytes_ = bytes;
+  working_set_.Resize(memory_bytes_.load());
   working_set_.Use();
 }
 

@@ -303,8 +303,8 @@ bool Trainer::WarmUp() {
     if (comm->plan().p2p_all) {
       messages.push_back(MakeMessage(OpKind::kAllToAll, comm, kWarmUpP2pCount * sizeof(float)));
       Issue(&messages.back(), 0);
+      if (!comm->plan().p2p_wraps) continue;
     }
-    if (comm->plan().p2p_all && !comm->plan().p2p_wraps) continue;
     if (comm->plan().p2p_wraps) {
       messages.push_back(MakeMessage(OpKind::kSendRecv, comm, kWarmUpP2pCount * sizeof(float)));
       Issue(&messages.back(), 0);

@@ -5,7 +5,6 @@
 #include <bpf/bpf.h>
 #endif
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
