@@ -406,8 +406,8 @@ BlameResult FindBlame(const std::vector<Worker*>& job,
   if (!result.blames.empty()) {
     const bool edges_first = result.blames[0].kind == BlameKind::kNetEdge;
     for (const Blame& blame : result.blames) {
-      const bool counts = &blame == &result.blames[0] ||
-                          (edges_first && blame.kind == BlameKind::kNetEdge);
+      const bool counts =
+          &blame == &result.blames[0] || (edges_first && blame.kind == BlameKind::kNetEdge);
       if (counts) result.explained_ns += blame.excess_ns;
     }
     double explained = std::min(1.0, result.blames[0].excess_ns / result.lost_ns);
